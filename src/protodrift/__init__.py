@@ -1,0 +1,80 @@
+"""Class-incremental learning without keeping old images.
+
+    from protodrift import IncrementalClassifier, EWC, SDC
+    clf = IncrementalClassifier(penalty=EWC(gamma=1e7), drift=SDC(sigma=0.3))
+    clf.partial_fit(X_birds, y_birds)      # task 1
+    clf.partial_fit(X_more, y_more)        # task 2: the first images are gone
+    clf.predict(X)
+
+Names are imported when first used, so that `protodrift --help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Angular": "objectives",
+    "Contrastive": "objectives",
+    "CropFlip": "data",
+    "Dataset": "data",
+    "EWC": "penalties",
+    "Everything": "memory",
+    "IncrementalClassifier": "learner",
+    "LwF": "penalties",
+    "MAS": "penalties",
+    "METHODS": "methods",
+    "Method": "methods",
+    "MetricLoss": "objectives",
+    "MultiSimilarity": "objectives",
+    "NearestClassMean": "readouts",
+    "Oracle": "drift",
+    "Prototypes": "prototypes",
+    "SDC": "drift",
+    "Schedule": "methods",
+    "Task": "tasks",
+    "TaskStream": "tasks",
+    "Training": "trainer",
+    "Triplet": "objectives",
+    "semantic_drift": "drift",
+}
+
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from .data import CropFlip as CropFlip
+    from .data import Dataset as Dataset
+    from .drift import SDC as SDC
+    from .drift import Oracle as Oracle
+    from .drift import semantic_drift as semantic_drift
+    from .learner import IncrementalClassifier as IncrementalClassifier
+    from .memory import Everything as Everything
+    from .methods import METHODS as METHODS
+    from .methods import Method as Method
+    from .methods import Schedule as Schedule
+    from .objectives import Angular as Angular
+    from .objectives import Contrastive as Contrastive
+    from .objectives import MetricLoss as MetricLoss
+    from .objectives import MultiSimilarity as MultiSimilarity
+    from .objectives import Triplet as Triplet
+    from .penalties import EWC as EWC
+    from .penalties import MAS as MAS
+    from .penalties import LwF as LwF
+    from .prototypes import Prototypes as Prototypes
+    from .readouts import NearestClassMean as NearestClassMean
+    from .tasks import Task as Task
+    from .tasks import TaskStream as TaskStream
+    from .trainer import Training as Training
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

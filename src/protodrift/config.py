@@ -1,0 +1,140 @@
+"""Frozen configuration: what a method *is*, apart from what it has learned.
+
+`EWC(gamma=1e7)`, `SDC(sigma=0.3)`, `Triplet(margin=0.2)` and their like are `Config` objects: immutable, comparable,
+hashable, printable, and written to JSON as `{"type": "EWC", "gamma": 10000000.0}`. They hold no tensors: Fisher
+matrices, old weights and fitted estimators live in the learner's state.
+
+Each class declares the rules of its fields in one table, `rules`, and they are checked when it is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from .errors import InputError, did_you_mean
+
+Rule = Callable[[Any], "str | None"]
+"""A rule looks at a value and returns what is wrong with it, or None."""
+
+C = TypeVar("C", bound="Config")
+
+
+def number(low: float = -math.inf, high: float = math.inf, *, above: float | None = None) -> Rule:
+    """Accept a finite real number in [low, high], and greater than `above` if that is given."""
+
+    def rule(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return "must be a finite number"
+        if above is not None and not value > above:
+            return f"must be greater than {above:g}"
+        if not low <= value <= high:
+            return f"must be at least {low:g}" if high == math.inf else f"must be between {low:g} and {high:g}"
+        return None
+
+    return rule
+
+
+def whole(low: int, high: int | None = None) -> Rule:
+    """Accept an int that is at least `low` (and at most `high`)."""
+
+    def rule(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return "must be a whole number"
+        if value < low or (high is not None and value > high):
+            return f"must be at least {low}" if high is None else f"must be between {low} and {high}"
+        return None
+
+    return rule
+
+
+def one_of(*choices: str) -> Rule:
+    """Accept one of a few words; the message guesses which was meant."""
+
+    def rule(value: Any) -> str | None:
+        return None if value in choices else f"is unknown. {did_you_mean(value, choices)}"
+
+    return rule
+
+
+def flag(value: Any) -> str | None:
+    """Accept True or False only: the string "False" is not False."""
+    return None if isinstance(value, bool) else "must be True or False"
+
+
+def optional(inner: Rule) -> Rule:
+    """Accept None, or what `inner` accepts."""
+    return lambda value: None if value is None else inner(value)
+
+
+def check(owner: str, rules: Mapping[str, Rule], values: Mapping[str, Any]) -> None:
+    """Check `values` against a table of rules.
+
+    Raises:
+        InputError: naming the owner, the field, what was got and what is accepted.
+    """
+    for name, rule in rules.items():
+        wrong = rule(values[name])
+        if wrong:
+            raise InputError(f"{owner}: {name}={values[name]!r} {wrong}")
+
+
+_REGISTRY: dict[str, type[Config]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Base of all configuration objects. Subclasses are frozen dataclasses and register themselves by name."""
+
+    rules: ClassVar[Mapping[str, Rule]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _REGISTRY[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        check(type(self).__name__, self.rules, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict from which `from_json` makes an equal object."""
+        return {
+            "type": type(self).__name__,
+            **{f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self)},
+        }
+
+
+def encode(value: Any) -> Any:
+    """Turn configs, tuples and plain values into what JSON can hold."""
+    if isinstance(value, Config):
+        return value.to_json()
+    if isinstance(value, (tuple, list)):
+        return [encode(item) for item in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise InputError(
+        f"{value!r} cannot be written to a model or run directory: only named configurations can. "
+        "Pass the object again when loading."
+    )
+
+
+def decode(data: Any) -> Any:
+    """Invert `encode`. Only registered `Config` classes are ever made, and only through their checks."""
+    if isinstance(data, list):
+        return tuple(decode(item) for item in data)
+    if not isinstance(data, dict):
+        return data
+    name = data.get("type")
+    if not isinstance(name, str) or name not in _REGISTRY:
+        raise InputError(f"unknown configuration type {name!r}. {did_you_mean(name, _REGISTRY)}")
+    return build(_REGISTRY[name], {key: decode(value) for key, value in data.items() if key != "type"})
+
+
+def build(cls: type[C], values: Mapping[str, Any]) -> C:
+    """Make a `cls` from named values; an unknown name is an error that guesses what was meant."""
+    known = {f.name for f in dataclasses.fields(cls)}
+    for name in values:
+        if name not in known:
+            raise InputError(f"{cls.__name__} has no option {name!r}. {did_you_mean(name, known)}")
+    return cls(**values)

@@ -1,0 +1,225 @@
+"""From what a user holds (arrays, tensors, lists) to checked tensors, and back to a clear error.
+
+Inside protodrift an image is always (C, H, W), uint8 or float32, and a feature vector (D,) float32. What the first task
+looked like is kept as an `InputSpec`; later tasks and predictions must look the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import InputError
+from ..labels import Label
+
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What the images of a model look like; fixed by its first task.
+
+    Attributes:
+        shape: (C, H, W) of an image, (D,) of a feature vector.
+        scale: "uint8"; "unit" (floats in [0, 1]); "byte" (floats in [0, 255]); "free" (other floats, and vectors).
+        low, high: smallest and largest value of the first task.
+    """
+
+    shape: tuple[int, ...]
+    scale: str
+    low: float
+    high: float
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the inputs are images (else: feature vectors)."""
+        return len(self.shape) == 3
+
+    def __str__(self) -> str:
+        if not self.is_image:
+            return f"vectors of {self.shape[0]} features"
+        channels, height, width = self.shape
+        return f"{height} x {width} images with {channels} channel{'s' * (channels != 1)}, {self.scale} pixels"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {"shape": list(self.shape), "scale": self.scale, "low": self.low, "high": self.high}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> InputSpec:
+        """Invert `to_json`."""
+        return InputSpec(tuple(int(n) for n in data["shape"]), str(data["scale"]), data["low"], data["high"])
+
+
+def read_images(X: Any, *, spec: InputSpec | None = None, channels: str = "auto") -> tuple[torch.Tensor, InputSpec]:
+    """Check images or feature vectors and bring them into the inner form.
+
+    Args:
+        X: array, tensor or nested list: (N, H, W), (N, H, W, C), (N, C, H, W) or (N, D); uint8, bool, other ints in
+            0..255, or float.
+        spec: what the model's first task looked like; None if this is the first task.
+        channels: where the channel axis of a 4-d X is: "first", "last", or "auto" (the one of length 1, 3 or 4).
+
+    Returns:
+        (N, C, H, W) uint8 or float32, or (N, D) float32; and the spec.
+
+    Raises:
+        InputError: naming what was got, what is accepted, and what to do.
+
+    >>> images, spec = read_images(np.zeros((5, 8, 8), np.uint8))
+    >>> tuple(images.shape), str(spec)
+    ((5, 1, 8, 8), '8 x 8 images with 1 channel, uint8 pixels')
+    """
+    if channels not in ("auto", "first", "last"):
+        raise InputError(f"channels={channels!r} is unknown: 'auto', 'first' or 'last'.")
+    images = _channels_first(_tensor(X), channels, spec)
+    if len(images) == 0:
+        raise InputError("got no images: X is empty. A task needs at least one image of one class.")
+    if images.is_floating_point():
+        bad = ~torch.isfinite(images.flatten(1)).all(dim=1)
+        if bad.any():
+            first = int(bad.nonzero()[0])
+            raise InputError(
+                f"X has NaN or infinite values in {int(bad.sum())} of {len(images)} rows (the first is row {first}). "
+                "Clean or drop them."
+            )
+    if spec is None:
+        return images, _describe(images)
+    _compare(images, spec)
+    return images, spec
+
+
+def read_labels(y: Any, count: int) -> tuple[Label, ...]:
+    """Check labels: one for each image, all str or all int; numpy and pandas scalars become Python's.
+
+    >>> read_labels(np.array([3, 1]), 2)
+    (3, 1)
+    """
+    if y is None:
+        raise InputError("y is missing: give one label an image.")
+    if isinstance(y, torch.Tensor):
+        y = y.detach().cpu().numpy()
+    values = np.asarray(y, dtype=object) if isinstance(y, (list, tuple)) else np.asarray(y)
+    if values.ndim != 1:
+        raise InputError(f"y must be one-dimensional, one label an image; got shape {values.shape}.")
+    if len(values) != count:
+        raise InputError(f"X has {count} images but y has {len(values)} labels: give one label an image.")
+    labels: list[Label] = []
+    for value in values.tolist():
+        plain = value.item() if isinstance(value, np.generic) else value
+        if isinstance(plain, bool) or not isinstance(plain, (str, int)):
+            raise InputError(
+                f"labels must be str or int, got {plain!r} ({type(plain).__name__}). "
+                "Convert them first, for example y.astype(int) or y.astype(str)."
+            )
+        labels.append(plain)
+    if len({type(label) for label in labels}) > 1:
+        raise InputError(
+            f"labels mix int and str, for example {next(v for v in labels if isinstance(v, int))!r} and "
+            f"{next(v for v in labels if isinstance(v, str))!r}. Use one kind: 1 and '1' would be two classes."
+        )
+    return tuple(labels)
+
+
+def _tensor(X: Any) -> torch.Tensor:
+    if isinstance(X, torch.Tensor):
+        tensor = X.detach().cpu()
+    else:
+        try:
+            array = np.asarray(X)
+        except ValueError as error:
+            raise InputError(f"X is not a rectangular array ({error}). All images need one size.") from None
+        if array.dtype == object or array.dtype.kind not in "buif":
+            raise InputError(
+                f"X has dtype {array.dtype}; numbers are needed: uint8 pixels or floats. "
+                "Images of different sizes must be resized to one size first."
+            )
+        tensor = torch.from_numpy(np.array(array))  # a copy: no later change of X reaches a learned state
+    if tensor.dtype == torch.uint8:
+        return tensor
+    if tensor.is_floating_point():
+        return tensor.to(torch.float32)
+    if tensor.ndim >= 3:
+        if tensor.numel() and (int(tensor.min()) < 0 or int(tensor.max()) > 255):
+            raise InputError(
+                f"integer images must lie in 0..255, got {int(tensor.min())}..{int(tensor.max())}. "
+                "Convert 16-bit images first, for example (X / 257).astype('uint8')."
+            )
+        return tensor.to(torch.uint8)
+    return tensor.to(torch.float32)
+
+
+def _channels_first(tensor: torch.Tensor, channels: str, spec: InputSpec | None) -> torch.Tensor:
+    if tensor.ndim == 2:
+        return tensor.to(torch.float32)
+    if tensor.ndim == 3:
+        return tensor.unsqueeze(1)
+    if tensor.ndim != 4:
+        raise InputError(
+            f"X has shape {tuple(tensor.shape)}; accepted are (N, H, W), (N, H, W, C), (N, C, H, W) and (N, D). "
+            "A single image needs a first axis: X[None]."
+        )
+    first, last = tensor.shape[1] in _CHANNELS, tensor.shape[3] in _CHANNELS
+    if channels == "auto":
+        # What the model already knows settles a case that is ambiguous by itself, such as (N, 3, 4, 3).
+        if spec is not None and first != last:
+            pass
+        elif spec is not None and tuple(tensor.shape[1:]) == spec.shape:
+            first, last = True, False
+        elif spec is not None and (tensor.shape[3], *tensor.shape[1:3]) == spec.shape:
+            first, last = False, True
+        if first == last:
+            why = "both the second and the last axis" if first else "neither the second nor the last axis"
+            raise InputError(
+                f"X has shape {tuple(tensor.shape)}: {why} could be the channels (length 1, 3 or 4). "
+                "Say which with channels='first' or channels='last'."
+            )
+        channels = "first" if first else "last"
+    return tensor if channels == "first" else tensor.permute(0, 3, 1, 2).contiguous()
+
+
+def _describe(images: torch.Tensor) -> InputSpec:
+    low, high = float(images.min()), float(images.max())
+    if images.dtype == torch.uint8:
+        scale = "uint8"
+    elif images.ndim == 2 or low < 0 or high > 255:
+        scale = "free"
+    else:
+        scale = "unit" if high <= 1 else "byte"
+    return InputSpec(tuple(images.shape[1:]), scale, low, high)
+
+
+def _compare(images: torch.Tensor, spec: InputSpec) -> None:
+    shape = tuple(images.shape[1:])
+    if shape != spec.shape:
+        got = str(InputSpec(shape, _describe(images).scale, 0, 0))
+        raise InputError(f"this model was made for {spec}, got {got}. Resize or convert the images to match.")
+    is_uint8 = images.dtype == torch.uint8
+    if is_uint8 != (spec.scale == "uint8"):
+        got = "uint8" if is_uint8 else "float"
+        raise InputError(
+            f"this model was made for {spec}, got {got} pixels. Convert them as for the first task: a silent change of "
+            "scale would ruin the model."
+        )
+    if spec.scale in ("uint8",) or not spec.is_image:
+        return
+    # Floats have no natural range, so the first task sets it. 'free' images (already standardised, say) may reach
+    # one width further out on both sides: a brighter photo is no error, pixels in 0..255 after 0..1 are.
+    width = max(spec.high - spec.low, 1e-6)
+    low, high = {"unit": (0.0, 1.0), "byte": (0.0, 255.0)}.get(spec.scale, (spec.low - width, spec.high + width))
+    slack = 1e-3 * (high - low)
+    got_low, got_high = float(images.min()), float(images.max())
+    if got_low < low - slack or got_high > high + slack:
+        raise InputError(
+            f"float images in [{got_low:.4g}, {got_high:.4g}], but the first task had [{spec.low:.4g}, "
+            f"{spec.high:.4g}] and [{low:.4g}, {high:.4g}] is accepted. Scale them as for the first task."
+        )
+    # The other direction: a model of 0..255 floats that is shown 0..1 floats would see black images.
+    if spec.scale == "byte" and got_high <= 1 < spec.high:
+        raise InputError(
+            f"float images in [{got_low:.4g}, {got_high:.4g}], but the first task had [{spec.low:.4g}, "
+            f"{spec.high:.4g}]: they look scaled to 0..1. Multiply by 255."
+        )

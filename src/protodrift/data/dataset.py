@@ -1,0 +1,122 @@
+"""Examples and datasets: images with the labels their owner gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import InputError
+from ..labels import Label, sorted_labels
+from .arrays import read_images, read_labels
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N images and their labels.
+
+    Attributes:
+        images: (N, C, H, W) uint8 or float32, or feature vectors (N, D) float32.
+        labels: N labels, the user's own.
+    """
+
+    images: torch.Tensor
+    labels: tuple[Label, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels):
+            raise InputError(f"{len(self.images)} images but {len(self.labels)} labels: give one label an image.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def of_classes(self, classes: Iterable[Label]) -> Examples:
+        """Return the examples of some classes, in their order here."""
+        wanted = set(classes)
+        rows = [i for i, label in enumerate(self.labels) if label in wanted]
+        return Examples(self.images[rows], tuple(self.labels[i] for i in rows))
+
+    def rows_of(self, classes: Sequence[Label]) -> torch.Tensor:
+        """Return for each example the index of its label in `classes`, (N,) long.
+
+        >>> Examples(torch.zeros(3, 2), ("b", "a", "b")).rows_of(["a", "b"]).tolist()
+        [1, 0, 1]
+        """
+        index = {label: row for row, label in enumerate(classes)}
+        return torch.tensor([index[label] for label in self.labels], dtype=torch.long)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Examples]) -> Examples:
+        """Join examples one after another."""
+        return Examples(torch.cat([p.images for p in parts]), tuple(label for p in parts for label in p.labels))
+
+
+class Dataset:
+    """A named set of training images and, for experiments, test images.
+
+    Args:
+        X: training images or feature vectors, in any form that `read_images` takes.
+        y: their labels, all str or all int.
+        X_test, y_test: test images, or None.
+        name: shown in reports.
+        channels: "auto", "first" or "last"; see `read_images`.
+
+    Attributes:
+        train, test: `Examples`; `test` is None if there are none.
+        classes: the training labels, each once, sorted.
+
+    >>> import numpy as np
+    >>> Dataset(np.zeros((4, 8, 8), np.uint8), ["owl", "owl", "emu", "jay"], name="birds")
+    Dataset('birds': 4 training images of 3 classes, no test images)
+    """
+
+    def __init__(
+        self, X: Any, y: Any, X_test: Any = None, y_test: Any = None, *, name: str = "arrays", channels: str = "auto"
+    ) -> None:
+        images, spec = read_images(X, channels=channels)
+        self.name = name
+        self.spec = spec
+        self.train = Examples(images, read_labels(y, len(images)))
+        self.test: Examples | None = None
+        if X_test is not None:
+            images_test, _ = read_images(X_test, spec=spec, channels=channels)
+            self.test = Examples(images_test, read_labels(y_test, len(images_test)))
+            unknown = set(self.test.labels) - set(self.train.labels)
+            if unknown:
+                raise InputError(
+                    f"the test images have classes that the training images lack: {sorted(map(str, unknown))[:5]}. "
+                    "Drop them, or add training images."
+                )
+
+    @property
+    def classes(self) -> tuple[Label, ...]:
+        """The training labels, each once, sorted."""
+        return sorted_labels(self.train.labels)
+
+    def split(self, test_fraction: float, seed: int = 0) -> Dataset:
+        """Return a dataset whose test part is a seeded, per-class share of these training images.
+
+        Every class keeps at least one training image.
+        """
+        if not 0 < test_fraction < 1:
+            raise InputError(f"test_fraction={test_fraction!r} must be between 0 and 1, exclusively.")
+        rng = np.random.RandomState(seed)
+        labels = np.array([self.classes.index(label) for label in self.train.labels])
+        held = np.zeros(len(labels), dtype=bool)
+        for row in range(len(self.classes)):
+            members = rng.permutation(np.flatnonzero(labels == row))
+            held[members[: min(round(test_fraction * len(members)), len(members) - 1)]] = True
+        result = object.__new__(Dataset)
+        result.name, result.spec = self.name, self.spec
+        result.train, result.test = (
+            Examples(self.train.images[np.flatnonzero(rows)], tuple(self.train.labels[i] for i in np.flatnonzero(rows)))
+            for rows in (~held, held)
+        )
+        return result
+
+    def __repr__(self) -> str:
+        test = f"{len(self.test)} test images" if self.test else "no test images"
+        return f"Dataset({self.name!r}: {len(self.train)} training images of {len(self.classes)} classes, {test})"

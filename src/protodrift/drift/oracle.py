@@ -1,0 +1,38 @@
+"""The oracle: the true new means, computed from old images. The ceiling of every estimator; for evaluation only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from .base import Drift, FittedDrift
+
+
+@dataclass(frozen=True)
+class Oracle(Drift):
+    """Put every prototype where its class really is now. A learner without old images cannot; an experiment can."""
+
+    evaluation_only: ClassVar[bool] = True
+
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDrift:
+        """Refuse: pairs of current images do not hold the answer."""
+        raise ValueError("the oracle needs the old classes' true means: use Oracle().knowing(true_means)")
+
+    def knowing(self, true_means: torch.Tensor) -> FittedDrift:
+        """Return an estimator that answers with the true means of the old classes, (K, D), in prototype order."""
+        return _Known(true_means)
+
+
+@dataclass(frozen=True)
+class _Known(FittedDrift):
+    true_means: torch.Tensor
+
+    def transport(self, prototypes: torch.Tensor) -> torch.Tensor:
+        """Return the true means."""
+        if prototypes.shape != self.true_means.shape:
+            raise ValueError(
+                f"the oracle knows means of shape {tuple(self.true_means.shape)}, was asked about {tuple(prototypes.shape)}"
+            )
+        return self.true_means.clone()

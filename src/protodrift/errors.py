@@ -1,0 +1,55 @@
+"""The errors a user meets, and the one place that guesses what was meant.
+
+Every message says what was wrong, what was got, and what to do. The classes derive from the built-in exception that
+scikit-learn users already catch (`ValueError`, `FloatingPointError`, ...), so no caller has to know them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ProtodriftError(Exception):
+    """Base of all errors of this package; the command line prints them without a traceback."""
+
+
+class InputError(ProtodriftError, ValueError):
+    """Data or an argument that cannot be used."""
+
+
+class ModelFileError(ProtodriftError, ValueError):
+    """A model directory that is missing, damaged, newer than this version, or not a model at all."""
+
+
+class NotLearnedError(ProtodriftError, ValueError, AttributeError):
+    """Something was asked of a model that has not learned a task yet."""
+
+
+class DivergedError(ProtodriftError, FloatingPointError):
+    """Training met a loss that is not finite. The model is what it was before the task."""
+
+
+class CollapseWarning(RuntimeWarning):
+    """All embeddings of a task fell together: the loss sits at its margin and nothing is learned."""
+
+
+class ImportanceWarning(RuntimeWarning):
+    """A penalty's importances are all zero, so it holds nothing."""
+
+
+class NothingToTrainWarning(UserWarning):
+    """A task that gives prototypes but no training signal; the network stays as it is."""
+
+
+def did_you_mean(name: object, choices: Iterable[object]) -> str:
+    """Return the tail of an error message for an unknown `name`: the nearest choice first, then all of them.
+
+    >>> did_you_mean("E-EWC+SCD", ["E-FT", "E-EWC+SDC"])
+    "Did you mean 'E-EWC+SDC'? Choices: 'E-EWC+SDC', 'E-FT'."
+    """
+    known = sorted(str(choice) for choice in choices)
+    lowered = {choice.lower(): choice for choice in known}
+    near = difflib.get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=0.5)
+    guess = f"Did you mean {lowered[near[0]]!r}? " if near else ""
+    return f"{guess}Choices: {', '.join(map(repr, known))}."

@@ -1,0 +1,602 @@
+"""`IncrementalClassifier`: where the rooms meet, for a user."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from torch import nn
+
+from . import saving
+from .config import check, decode, encode, flag, number, one_of, optional, whole
+from .data.arrays import InputSpec, read_images, read_labels
+from .data.dataset import Examples
+from .data.transforms import CropFlip, default_augmentation
+from .drift import SDC, Drift, DriftReport, compensate
+from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
+from .labels import Label, sorted_labels
+from .memory import Memory
+from .methods import Method, Schedule, get_method
+from .networks.build import BACKBONES, build_embedder
+from .networks.embedder import Embedder, embed
+from .objectives import Objective, Triplet
+from .penalties import Penalty
+from .progress import training_progress
+from .prototypes import Prototypes
+from .readouts import NearestClassMean, Readout
+from .trainer import Trained, Training, advance
+
+Self = TypeVar("Self", bound="IncrementalClassifier")
+
+_FIXED = ("backbone", "embedding_dim", "normalise", "objective")
+"""What the first task fixes: later tasks must train the same network for the same thing."""
+
+_RULES = {
+    "embedding_dim": optional(whole(1)),
+    "normalise": flag,
+    "temperature": number(above=0),
+    "channels": one_of("auto", "first", "last"),
+    "random_state": whole(0),
+    "verbose": flag,
+}
+
+
+@dataclass(frozen=True)
+class LearnedTask:
+    """What is remembered about a task: its classes, and how many images each had."""
+
+    classes: tuple[Label, ...]
+    images: tuple[int, ...]
+    history: tuple[dict[str, float], ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class LearnerState:
+    """Everything a classifier has learned. One object, never changed, replaced in one assignment.
+
+    Attributes:
+        spec: what the images look like.
+        fixed: the parameters that the first task fixed.
+        trained: network, what penalties keep, memory.
+        prototypes: mu_c of all classes seen.
+        tasks: one entry a task.
+        drift: what the last task's drift compensation did; empty after the first task.
+    """
+
+    spec: InputSpec
+    fixed: dict[str, Any]
+    trained: Trained
+    prototypes: Prototypes
+    tasks: tuple[LearnedTask, ...]
+    drift: DriftReport
+
+
+class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Learns classes task after task without keeping old images; an image gets the class of the nearest prototype.
+
+    `partial_fit` learns one task: it trains the embedding network on the new classes, measures how the new images moved
+    meanwhile, moves the prototypes of the old classes along (semantic drift compensation), and adds the new prototypes.
+    It is all or nothing: after an error or Ctrl-C the classifier is what it was.
+
+    Parameters
+    ----------
+    backbone : str or nn.Module, default="auto"
+        "resnet18", "resnet18-cifar", "resnet32", "vgg16", "convnet", "mlp", or a module that maps a batch of inputs to
+        (N, features). "auto" fits the first task's inputs.
+    embedding_dim : int or None, default=512
+        Size of the embedding z; None takes the backbone's features as they are.
+    normalise : bool, default=True
+        L2-normalise embeddings.
+    weights : str, Path or None, default=None
+        A file with weights for the backbone to start from, with torchvision's names.
+    objective : Objective, default=Triplet()
+        What the network is trained for.
+    penalty : Penalty, sequence of Penalty or None, default=None
+        What holds the old knowledge: LwF(), EWC(), MAS().
+    memory : Memory or None, default=None
+        Which old images are kept; None keeps none.
+    drift : Drift or None, default=SDC(sigma=0.3)
+        How old prototypes are moved; None leaves them where they were.
+    readout : Readout, default=NearestClassMean()
+        How an embedding gets its class.
+    schedule : Schedule, default=Schedule()
+        Which tasks train the network, and the batch-norm policy.
+    training : Training, default=Training()
+        Epochs, learning rate, batches.
+    augment : CropFlip, None or "auto", default="auto"
+        Random views in training; "auto": crop and flip for colour images of at least 32 x 32, none otherwise.
+    temperature : float, default=0.1
+        Of `predict_proba`: softmax of -d^2 / temperature.
+    channels : {"auto", "first", "last"}, default="auto"
+        Where the channel axis of four-dimensional X is.
+    random_state : int, default=0
+        One seed, one result: bit for bit on the same machine, torch and thread count.
+    device : str, default="cpu"
+        Where to train and predict.
+    verbose : bool, default=False
+        Show progress on standard error.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        All labels learned, in task order, sorted within a task. The columns of `predict_proba`.
+    prototypes_ : ndarray of shape (n_classes, embedding_dim)
+        One row a class, in the order of `classes_`.
+    drift_ : DriftReport
+        What drift compensation did to each old class in the last task.
+    tasks_ : tuple of LearnedTask
+        Classes, images a class, losses and notes of every task.
+    state_ : LearnerState
+        All of the above in one object.
+
+    References
+    ----------
+    L. Yu et al., Semantic Drift Compensation for Class-Incremental Learning, CVPR 2020.
+
+    Examples
+    --------
+    >>> from protodrift import IncrementalClassifier, Training
+    >>> from protodrift.data import load_digits
+    >>> digits = load_digits()
+    >>> first, second = digits.train.of_classes([0, 1]), digits.train.of_classes([2, 3])
+    >>> clf = IncrementalClassifier(training=Training(epochs=2))
+    >>> clf.partial_fit(first.images, first.labels).partial_fit(second.images, second.labels).classes_
+    array([0, 1, 2, 3])
+    >>> clf.drift_.labels
+    (0, 1)
+    >>> test = digits.test.of_classes([0, 1, 2, 3])
+    >>> clf.score(test.images, test.labels) > 0.8
+    True
+    """
+
+    def __init__(
+        self,
+        backbone: str | nn.Module = "auto",
+        *,
+        embedding_dim: int | None = 512,
+        normalise: bool = True,
+        weights: str | Path | None = None,
+        objective: Objective = Triplet(),
+        penalty: Penalty | Sequence[Penalty] | None = None,
+        memory: Memory | None = None,
+        drift: Drift | None = SDC(),
+        readout: Readout = NearestClassMean(),
+        schedule: Schedule = Schedule(),
+        training: Training = Training(),
+        augment: CropFlip | str | None = "auto",
+        temperature: float = 0.1,
+        channels: str = "auto",
+        random_state: int = 0,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        self.backbone = backbone
+        self.embedding_dim = embedding_dim
+        self.normalise = normalise
+        self.weights = weights
+        self.objective = objective
+        self.penalty = penalty
+        self.memory = memory
+        self.drift = drift
+        self.readout = readout
+        self.schedule = schedule
+        self.training = training
+        self.augment = augment
+        self.temperature = temperature
+        self.channels = channels
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    @classmethod
+    def from_method(cls: type[Self], name: str, **params: Any) -> Self:
+        """Return a classifier for a named method, such as "E-EWC+SDC"; `params` are the other parameters.
+
+        >>> IncrementalClassifier.from_method("E-EWC+SDC", random_state=1).penalty
+        (EWC(gamma=10000000.0, fisher='batch', accumulate=False),)
+        """
+        method = get_method(name)
+        axes = {axis: getattr(method, axis) for axis in ("objective", "memory", "drift", "readout", "schedule")}
+        return cls(**{**axes, "penalty": method.penalties, **params})
+
+    def set_params(self: Self, **params: Any) -> Self:
+        """Set parameters by name; they act from the next task on."""
+        known = self.get_params(deep=False)
+        for name in params:
+            if name not in known:
+                raise InputError(f"{type(self).__name__} has no parameter {name!r}. {did_you_mean(name, known)}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def fit(self: Self, X: Any, y: Any) -> Self:
+        """Forget everything and learn one task."""
+        self.state_ = self._learn(None, X, y)
+        return self
+
+    def partial_fit(self: Self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn one task of new classes.
+
+        Args:
+            X: (N, H, W), (N, H, W, C), (N, C, H, W) images, uint8 or float, or (N, D) feature vectors.
+            y: N labels, all str or all int; none of them learned before.
+            classes: accepted for scikit-learn's sake and not required: classes that come later are the point.
+
+        Raises:
+            InputError: for anything that cannot be used. The classifier is what it was.
+            DivergedError: if training met a loss that is not finite. The classifier is what it was.
+        """
+        if classes is not None:
+            announced = set(read_labels(classes, len(classes)))
+            surprise = [label for label in read_labels(y, len(y)) if label not in announced]
+            if surprise:
+                raise InputError(f"y holds class {surprise[0]!r}, which classes=... does not list.")
+        self.state_ = self._learn(getattr(self, "state_", None), X, y)
+        return self
+
+    def _learn(self, state: LearnerState | None, X: Any, y: Any) -> LearnerState:
+        method = self._validated_method()
+        images, spec = read_images(X, spec=None if state is None else state.spec, channels=self.channels)
+        new = Examples(images, read_labels(y, len(images)))
+        fixed = {name: getattr(self, name) for name in _FIXED}
+        classes = sorted_labels(new.labels)
+        if state is None:
+            trained = Trained(self._initial_network(spec, new))
+        else:
+            _check_new_classes(state, classes)
+            _check_fixed(state, fixed)
+            trained = state.trained
+        task = 1 if state is None else len(state.tasks) + 1
+        with training_progress("learning", self.verbose) as on_progress:
+            trained_now = advance(
+                trained,
+                new,
+                task=task,
+                method=method,
+                training=self.training,
+                augment=default_augmentation(spec) if self.augment == "auto" else self.augment,  # type: ignore[arg-type]
+                seed=self.random_state,
+                on_progress=on_progress,
+            )
+        prototypes, report = update_prototypes(
+            None if state is None else state.prototypes, trained.network, trained_now, new, method.drift, task
+        )
+        rows = new.rows_of(classes)
+        counts = torch.bincount(rows, minlength=len(classes)).tolist()
+        record = LearnedTask(classes, tuple(counts), trained_now.history, trained_now.note)
+        return LearnerState(
+            spec, fixed, trained_now, prototypes, (*(() if state is None else state.tasks), record), report
+        )
+
+    def _initial_network(self, spec: InputSpec, first: Examples) -> Embedder:
+        network = build_embedder(
+            self.backbone,
+            spec,
+            embedding_dim=self.embedding_dim,
+            normalise=self.normalise,
+            weights=self.weights,
+            seed=self.random_state,
+        )
+        network.standardise.fit(first.images)
+        return network.to(self.device).eval()
+
+    def _validated_method(self) -> Method:
+        name = type(self).__name__
+        check(name, _RULES, {key: getattr(self, key) for key in _RULES})
+        if not isinstance(self.backbone, (str, nn.Module)):
+            raise InputError(f"{name}: backbone must be a name or an nn.Module, got {self.backbone!r}.")
+        if isinstance(self.backbone, str) and self.backbone not in BACKBONES:
+            raise InputError(f"{name}: unknown backbone {self.backbone!r}. {did_you_mean(self.backbone, BACKBONES)}")
+        if not isinstance(self.training, Training):
+            raise InputError(f"{name}: training must be a Training object, e.g. Training(epochs=30); got {self.training!r}.")
+        if not (self.augment is None or self.augment == "auto" or isinstance(self.augment, CropFlip)):
+            raise InputError(f"{name}: augment must be 'auto', None or a CropFlip object; got {self.augment!r}.")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"{name}: device {self.device!r} cannot be used here ({error}).") from None
+        if self.drift is not None and isinstance(self.drift, Drift) and self.drift.evaluation_only:
+            raise InputError(
+                f"{name}: {type(self.drift).__name__} is for evaluation only: it needs old images, which a learner "
+                "does not have. Use SDC() or None."
+            )
+        return Method(
+            self.objective,
+            tuple(self.penalty) if isinstance(self.penalty, (list, tuple)) else self.penalty,
+            self.memory,
+            self.drift,
+            self.readout,
+            self.schedule,
+        )
+
+    # -- answering -----------------------------------------------------------------------------------------------
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the embeddings z of X, (N, embedding_dim)."""
+        return self._embed(X).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the class of each image: the user's labels, over all classes seen so far."""
+        state = self._learned()
+        rows = self.readout.predict(self._embed(X), state.prototypes.means)
+        return self.classes_[rows.numpy()]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return (N, n_classes) probabilities in the order of `classes_`: softmax of -d^2 / temperature.
+
+        Rows sum to 1. They are not calibrated: a share of nearness, not a frequency.
+        """
+        state = self._learned()
+        scores = self.readout.scores(self._embed(X), state.prototypes.means).double() / self.temperature
+        return scores.softmax(dim=1).numpy()
+
+    def _embed(self, X: Any) -> torch.Tensor:
+        state = self._learned()
+        images, _ = read_images(X, spec=state.spec, channels=self.channels)
+        return embed(state.trained.network, images)
+
+    def _learned(self) -> LearnerState:
+        state = getattr(self, "state_", None)
+        if state is None:
+            raise NotLearnedError(
+                f"this {type(self).__name__} has not learned anything yet. Call partial_fit(X, y) first, or load a model."
+            )
+        assert isinstance(state, LearnerState)
+        return state
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """All labels learned, in task order, sorted within a task."""
+        return np.array(self._learned().prototypes.labels)
+
+    @property
+    def prototypes_(self) -> np.ndarray:
+        """(n_classes, embedding_dim), in the order of `classes_`."""
+        return self._learned().prototypes.means.numpy().copy()
+
+    @property
+    def drift_(self) -> DriftReport:
+        """What drift compensation did to each old class in the last task."""
+        return self._learned().drift
+
+    @property
+    def tasks_(self) -> tuple[LearnedTask, ...]:
+        """Classes, images a class, losses and notes of every task."""
+        return self._learned().tasks
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return getattr(self, "state_", None) is not None
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, store_images: bool = False) -> Path:
+        """Write the model as a new version of the directory `path`; a reader sees the old or the new one, whole.
+
+        Args:
+            path: a directory: new, or a model that gets one more version.
+            store_images: a memory keeps images of old tasks; they are written only if this is True.
+
+        Raises:
+            ModelFileError: if `path` is something else, or cannot be written. What was there before is unchanged.
+        """
+        state = self._learned()
+        if state.trained.memory is not None and not store_images:
+            raise InputError(
+                f"{type(self.memory).__name__} keeps {len(state.trained.memory)} images of old tasks. Writing them to disk "
+                "must be asked for: save(path, store_images=True)."
+            )
+        params = {name: _encode_param(name, value) for name, value in self.get_params(deep=False).items()}
+        saving.write(path, {**_manifest(state), "parameters": params}, _tensors(state))
+        return Path(path)
+
+    @classmethod
+    def load(cls: type[Self], path: str | Path, **params: Any) -> Self:
+        """Read a model. Nothing in it is executed, and every byte is checked.
+
+        Args:
+            path: a model directory.
+            params: parameters to set, e.g. `device="cuda"`; a model with a backbone module or a `MetricLoss` of yours
+                needs that object again: `load(path, backbone=MyNet())`.
+
+        Raises:
+            ModelFileError: if it is missing, damaged, tampered with, or of a newer format.
+        """
+        saved = saving.read(path)
+        try:
+            clf = cls(**_decode_params(cls, saved.manifest["parameters"], params))
+            clf.state_ = _restore(clf, saved)
+        except ModelFileError:
+            raise
+        except (InputError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise ModelFileError(f"the model at {path} cannot be used: {error}") from error
+        return clf
+
+
+def update_prototypes(
+    old: Prototypes | None,
+    network_old: Embedder,
+    trained: Trained,
+    new: Examples,
+    drift: Drift | None,
+    task: int,
+) -> tuple[Prototypes, DriftReport]:
+    """Return all prototypes after a task: the old ones compensated for drift (Eq. 13), the new ones computed (Eq. 3).
+
+    With a memory that still has the old images, their prototypes are computed anew instead.
+    """
+    examples = new if trained.memory is None else trained.memory
+    classes = sorted_labels(examples.labels)
+    z_new = embed(trained.network, examples.images)
+    computed = Prototypes.of(classes, z_new, examples.rows_of(classes), task)
+    if old is None:
+        empty = computed.means[:0]
+        return computed, DriftReport((), empty, empty)
+    fitted = None
+    if drift is not None and trained.network is not network_old and trained.memory is None:
+        fitted = drift.fit(embed(network_old, new.images), z_new, new.rows_of(classes))
+    moved, report = compensate(old, fitted)
+    return Prototypes.joined(moved, computed), report
+
+
+def _check_new_classes(state: LearnerState, classes: tuple[Label, ...]) -> None:
+    known = {label: t for t, task in enumerate(state.tasks, 1) for label in task.classes}
+    if type(next(iter(known))) is not type(classes[0]):
+        raise InputError(
+            f"labels mix int and str: earlier tasks had {next(iter(known))!r}, this one has {classes[0]!r}. Use one kind: "
+            "1 and '1' would be two classes."
+        )
+    for label in classes:
+        if label in known:
+            raise InputError(
+                f"class {label!r} was learned in task {known[label]}; tasks must not share classes. Drop it, or start a "
+                "new model."
+            )
+
+
+def _check_fixed(state: LearnerState, fixed: dict[str, Any]) -> None:
+    for name, value in fixed.items():
+        if value is not state.fixed[name] and value != state.fixed[name]:
+            raise InputError(
+                f"{name} was {state.fixed[name]!r} when this model learned its first task and is {value!r} now. It cannot "
+                "change between tasks: set it back, or start a new model."
+            )
+
+
+# -- between state and files -----------------------------------------------------------------------------------------
+
+
+def _encode_param(name: str, value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    try:
+        return encode(value)
+    except InputError:  # a module or a loss of the user's: only its name can be kept
+        return {"type": "given by the user", "name": type(value).__name__}
+
+
+def _decode_params(cls: type, saved: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    known = set(cls()._get_param_names()) if hasattr(cls, "_get_param_names") else set(saved)
+    for name in given:
+        if name not in known:
+            raise InputError(f"{cls.__name__} has no parameter {name!r}. {did_you_mean(name, known)}")
+    result = {}
+    for name, value in saved.items():
+        if name in given:
+            continue
+        if isinstance(value, dict) and value.get("type") == "given by the user":
+            raise InputError(
+                f"it was made with a {name} of yours ({value.get('name')}), which cannot be stored. Pass it again: "
+                f"load(path, {name}=...)."
+            )
+        result[name] = decode(value)
+    return {**result, **given}
+
+
+def _manifest(state: LearnerState) -> dict[str, Any]:
+    from . import __version__
+
+    return {
+        "made_with": {"protodrift": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "input": state.spec.to_json(),
+        "fixed": {name: _encode_param(name, value) for name, value in state.fixed.items()},
+        "labels": list(state.prototypes.labels),
+        "tasks": [
+            {
+                "classes": list(task.classes),
+                "images": list(task.images),
+                "history": list(task.history),
+                "note": task.note,
+            }
+            for task in state.tasks
+        ],
+        "last_task": {"history": list(state.trained.history), "note": state.trained.note},
+        "penalties": len(state.trained.kept),
+        "drift_labels": list(state.drift.labels),
+        "memory_labels": None if state.trained.memory is None else list(state.trained.memory.labels),
+    }
+
+
+def _tensors(state: LearnerState) -> dict[str, saving.Tensors]:
+    drift = {"before": state.drift.before, "after": state.drift.after}
+    drift.update({f"diagnostics.{name}": value for name, value in state.drift.diagnostics.items()})
+    prototypes = state.prototypes
+    result = {
+        "network": dict(state.trained.network.state_dict()),
+        "prototypes": {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks},
+        "drift": drift,
+    }
+    for i, kept in enumerate(state.trained.kept):
+        result[f"penalty{i}"] = kept
+    if state.trained.memory is not None:
+        result["memory"] = {"images": state.trained.memory.images}
+    return result
+
+
+def _restore(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
+    manifest, tensors = saved.manifest, saved.tensors
+    spec = InputSpec.from_json(manifest["input"])
+    fixed = {
+        # An object of the user's was passed again just now; everything else is what the first task had.
+        name: getattr(clf, name) if isinstance(value, dict) and value.get("type") == "given by the user" else decode(value)
+        for name, value in manifest["fixed"].items()
+    }
+    network = build_embedder(
+        fixed["backbone"], spec, embedding_dim=fixed["embedding_dim"], normalise=fixed["normalise"], seed=0
+    )
+    network.load_state_dict(tensors["network"], strict=True)
+    network = network.to(clf.device).eval()
+    labels = tuple(manifest["labels"])
+    means, counts, tasks = (tensors["prototypes"][name] for name in ("means", "counts", "tasks"))
+    learned = tuple(
+        LearnedTask(tuple(t["classes"]), tuple(t["images"]), tuple(t["history"]), t["note"]) for t in manifest["tasks"]
+    )
+    _check_consistent(labels, learned, means, counts, tasks, network)
+    diagnostics = {
+        name.removeprefix("diagnostics."): value
+        for name, value in tensors["drift"].items()
+        if name.startswith("diagnostics.")
+    }
+    drift = DriftReport(
+        tuple(manifest["drift_labels"]), tensors["drift"]["before"], tensors["drift"]["after"], diagnostics
+    )
+    memory = None
+    if manifest["memory_labels"] is not None:
+        memory = Examples(tensors["memory"]["images"], tuple(manifest["memory_labels"]))
+    kept = tuple(tensors[f"penalty{i}"] for i in range(manifest["penalties"]))
+    last = manifest["last_task"]
+    trained = Trained(network, kept, memory, tuple(last["history"]), last["note"])
+    return LearnerState(spec, fixed, trained, Prototypes(labels, means, counts, tasks), learned, drift)
+
+
+def _check_consistent(
+    labels: tuple[Label, ...],
+    learned: tuple[LearnedTask, ...],
+    means: torch.Tensor,
+    counts: torch.Tensor,
+    tasks: torch.Tensor,
+    network: Embedder,
+) -> None:
+    """Refuse parts that are each whole but do not belong together."""
+    if labels != tuple(label for task in learned for label in task.classes) or len(set(labels)) != len(labels):
+        raise ModelFileError("the model is damaged: its labels are not those of its tasks.")
+    if len({type(label) for label in labels}) != 1 or not isinstance(labels[0], (str, int)):
+        raise ModelFileError("the model is damaged: its labels are neither all str nor all int.")
+    if means.shape != (len(labels), network.embedding_dim) or not means.is_floating_point():
+        raise ModelFileError(
+            f"the model is damaged: prototypes of shape {tuple(means.shape)} for {len(labels)} classes and embeddings of "
+            f"size {network.embedding_dim}."
+        )
+    if counts.shape != (len(labels),) or tasks.shape != (len(labels),):
+        raise ModelFileError("the model is damaged: counts and tasks do not fit its classes.")
+    values = [means, *network.state_dict().values()]
+    if not all(bool(torch.isfinite(value).all()) for value in values if value.is_floating_point()):
+        raise ModelFileError("the model is damaged: a weight or prototype is not finite.")

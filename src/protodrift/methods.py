@@ -1,0 +1,116 @@
+"""A method is a point on five axes and a schedule; the named methods are one line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from .config import Config, one_of
+from .drift import SDC, Drift
+from .errors import InputError, did_you_mean
+from .memory import Everything, Memory
+from .objectives import Objective, Triplet
+from .penalties import EWC, MAS, LwF, Penalty
+from .readouts import NearestClassMean, Readout
+
+
+@dataclass(frozen=True)
+class Schedule(Config):
+    """Which tasks train the network, and what batch norm does.
+
+    Args:
+        train: "all" tasks; "first" only, then the network is fixed (E-Fix); "none" (E-Pre).
+        batch_norm: "frozen": running statistics stay as they were after the first task, affine weights still train
+            (Sec. 5: CIFAR-100, ImageNet-Subset); "train": they keep moving (the fine-grained sets).
+    """
+
+    train: str = "all"
+    batch_norm: str = "frozen"
+    rules: ClassVar = {"train": one_of("all", "first", "none"), "batch_norm": one_of("frozen", "train")}
+
+    def trains(self, task: int) -> bool:
+        """Return whether task t, counted from 1, trains the network."""
+        return self.train == "all" or (self.train == "first" and task == 1)
+
+
+@dataclass(frozen=True)
+class Method(Config):
+    """One row of a table: a choice on each of the five axes, and a schedule.
+
+    Args:
+        objective: what a batch is trained for.
+        penalty: what holds the old knowledge, from the second task on; any number of penalties.
+        memory: which old images are kept; None keeps none.
+        drift: how stored prototypes are moved; None leaves them.
+        readout: how an image gets its class.
+        schedule: which tasks train the network, and the batch-norm policy.
+
+    >>> Method(penalty=EWC(gamma=1e7), drift=SDC(sigma=0.3)) == METHODS["E-EWC+SDC"]
+    True
+    """
+
+    objective: Objective = Triplet()
+    penalty: tuple[Penalty, ...] | Penalty | None = ()
+    memory: Memory | None = None
+    drift: Drift | None = None
+    readout: Readout = NearestClassMean()
+    schedule: Schedule = Schedule()
+
+    def __post_init__(self) -> None:
+        for name, kind, may_be_none in (
+            ("objective", Objective, False),
+            ("memory", Memory, True),
+            ("drift", Drift, True),
+            ("readout", Readout, False),
+            ("schedule", Schedule, False),
+        ):
+            value = getattr(self, name)
+            if not (isinstance(value, kind) or (may_be_none and value is None)):
+                hint = f", for example {name}={value.__name__}()" if isinstance(value, type) else ""
+                raise InputError(f"{name} must be a {kind.__name__} object{hint}; got {value!r}.")
+        given = self.penalty
+        penalties = () if given is None else given if isinstance(given, (tuple, list)) else (given,)
+        for penalty in penalties:
+            if not isinstance(penalty, Penalty):
+                raise InputError(f"penalty must be a Penalty object such as EWC(gamma=1e7), or several; got {penalty!r}.")
+        object.__setattr__(self, "penalty", tuple(penalties))
+
+    @property
+    def penalties(self) -> tuple[Penalty, ...]:
+        """The penalties as a tuple, however they were given."""
+        assert isinstance(self.penalty, tuple)
+        return self.penalty
+
+
+METHODS: dict[str, Method] = {
+    # The network as it is before the first task: pretrained, or random weights if there are none.
+    "E-Pre": Method(schedule=Schedule(train="none")),
+    "E-Fix": Method(schedule=Schedule(train="first")),
+    "E-FT": Method(),
+    "E-FT+SDC": Method(drift=SDC()),
+    "E-LwF": Method(penalty=LwF()),
+    "E-LwF+SDC": Method(penalty=LwF(), drift=SDC()),
+    "E-EWC": Method(penalty=EWC()),
+    "E-EWC+SDC": Method(penalty=EWC(), drift=SDC()),
+    "E-MAS": Method(penalty=MAS()),
+    "E-MAS+SDC": Method(penalty=MAS(), drift=SDC()),
+    # Upper bound: keeps every image and recomputes every prototype.
+    "E-Joint": Method(memory=Everything()),
+}
+"""The methods of the paper by name, with the constants of its Sec. 5."""
+
+
+def get_method(name: str) -> Method:
+    """Return a named method.
+
+    Raises:
+        InputError: for an unknown name, with the nearest one.
+    """
+    if name not in METHODS:
+        raise InputError(f"unknown method {name!r}. {did_you_mean(name, METHODS)}")
+    return METHODS[name]
+
+
+def with_drift(method: Method, drift: Drift | None) -> Method:
+    """Return the same training with another drift estimator."""
+    return replace(method, drift=drift)

@@ -1,0 +1,116 @@
+"""How well a stream of tasks was learned. Pure functions on numpy arrays.
+
+`acc` is always the accuracy matrix a[k, j], (T, T): accuracy on task j after learning task k, NaN for j > k. Python
+counts from 0, so a_{1,1} of the paper is `acc[0, 0]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from .labels import Label
+
+Array = np.ndarray
+
+
+def task_accuracies(y_true: Sequence[Label], y_pred: Sequence[Label], tasks: Sequence[Sequence[Label]]) -> Array:
+    """Return the accuracy on each task, one row of a[k, j]: (T,), NaN for a task without test images.
+
+    Args:
+        y_true, y_pred: labels; predictions are over all seen classes (task-agnostic).
+        tasks: the classes of each task.
+
+    >>> task_accuracies(["a", "a", "b"], ["a", "b", "b"], [["a"], ["b"], ["c"]])
+    array([0.5, 1. , nan])
+    """
+    _same_length(y_true, y_pred)
+    task_of = {label: t for t, classes in enumerate(tasks) for label in classes}
+    right, total = np.zeros(len(tasks)), np.zeros(len(tasks))
+    for truth, guess in zip(y_true, y_pred, strict=True):
+        total[task_of[truth]] += 1
+        right[task_of[truth]] += truth == guess
+    with np.errstate(invalid="ignore"):
+        return right / total
+
+
+def average_accuracy(acc: Array) -> Array:
+    """Return A_k = 1/k sum_{j<=k} a[k, j] for every k: the mean over tasks (Sec. 3.2), (T,).
+
+    >>> average_accuracy(np.array([[0.9, np.nan], [0.5, 0.7]]))
+    array([0.9, 0.6])
+    """
+    acc = _matrix(acc)
+    return np.array([acc[k, : k + 1].mean() for k in range(len(acc))])
+
+
+def overall_accuracy(acc: Array, test_counts: Sequence[int]) -> Array:
+    """Return the accuracy over the test images of all seen classes after each task, (T,).
+
+    It weights a task by its images; A_k does not. For a stream such as 50 + 10x5 the two differ a lot.
+
+    Args:
+        acc: (T, T).
+        test_counts: test images of each task, (T,).
+
+    >>> overall_accuracy(np.array([[0.9, np.nan], [0.5, 0.7]]), [300, 100])
+    array([0.9 , 0.55])
+    """
+    acc = _matrix(acc)
+    counts = np.asarray(test_counts, dtype=float)
+    return np.array([np.average(acc[k, : k + 1], weights=counts[: k + 1]) for k in range(len(acc))])
+
+
+def average_forgetting(acc: Array) -> Array:
+    """Return F_k = 1/(k-1) sum_{j<k} f_j^k, f_j^k = max_{j<=l<k} a[l, j] - a[k, j], (T,); NaN for the first task.
+
+    (The paper's text swaps the indices of a; this is the definition of Chaudhry et al. that it cites.)
+
+    >>> average_forgetting(np.array([[0.9, np.nan], [0.5, 0.7]]))
+    array([nan, 0.4])
+    """
+    acc = _matrix(acc)
+    result = np.full(len(acc), np.nan)
+    for k in range(1, len(acc)):
+        result[k] = np.mean([acc[j:k, j].max() - acc[k, j] for j in range(k)])
+    return result
+
+
+def confusion_matrix(y_true: Sequence[Label], y_pred: Sequence[Label], classes: Sequence[Label]) -> Array:
+    """Return counts, (K, K): row = true class, column = predicted class, in the order of `classes`.
+
+    >>> confusion_matrix(["a", "a", "b"], ["a", "b", "b"], ["a", "b"])
+    array([[1, 1],
+           [0, 1]])
+    """
+    _same_length(y_true, y_pred)
+    index = {label: i for i, label in enumerate(classes)}
+    result = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    for truth, guess in zip(y_true, y_pred, strict=True):
+        result[index[truth], index[guess]] += 1
+    return result
+
+
+def prototype_distance(prototypes: torch.Tensor, true_means: torch.Tensor) -> Array:
+    """Return the Euclidean distance of each prototype to the true mean of its class now, (K, D), (K, D) -> (K,).
+
+    This is the length of the semantic drift that is left (Eq. 8, Fig. 5).
+
+    >>> prototype_distance(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
+    array([5.])
+    """
+    return torch.linalg.vector_norm(prototypes.double() - true_means.double(), dim=1).numpy()
+
+
+def _matrix(acc: Array) -> Array:
+    acc = np.asarray(acc, dtype=float)
+    if acc.ndim != 2 or acc.shape[0] != acc.shape[1]:
+        raise ValueError(f"an accuracy matrix is (T, T), got {acc.shape}")
+    return acc
+
+
+def _same_length(y_true: Sequence[Label], y_pred: Sequence[Label]) -> None:
+    if len(y_true) != len(y_pred):
+        raise ValueError(f"{len(y_true)} true labels but {len(y_pred)} predictions")

@@ -1,0 +1,112 @@
+"""The embedding network F: an image goes in, its embedding z comes out (Sec. 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..data.arrays import InputSpec
+
+
+class Standardise(nn.Module):
+    """(x - mean) / std per channel (images) or per feature (vectors).
+
+    The statistics belong to the network, so that whoever holds its weights cannot feed it differently scaled images.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, spec: InputSpec) -> None:
+        super().__init__()
+        shape = (spec.shape[0], 1, 1) if spec.is_image else spec.shape
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("std", torch.ones(shape))
+
+    def fit(self, inputs: torch.Tensor) -> None:
+        """Take mean and standard deviation from (N, C, H, W) images or (N, D) vectors."""
+        dims = (0, 2, 3) if inputs.ndim == 4 else (0,)
+        # Accumulated in float64 over chunks: a float copy of a large uint8 set never exists as a whole.
+        count = sum(part[:, :1].numel() for part in inputs.split(4096))
+        total = sum(part.double().sum(dims) for part in inputs.split(4096))
+        mean = torch.as_tensor(total) / count
+        like = mean.view(-1, 1, 1) if inputs.ndim == 4 else mean
+        squares = sum((part.double() - like).square().sum(dims) for part in inputs.split(4096))
+        std = (torch.as_tensor(squares) / count).sqrt()
+        std = torch.where(std > 1e-6, std, torch.ones_like(std))  # a constant feature stays as it is
+        self.mean.copy_(mean.view_as(self.mean))
+        self.std.copy_(std.view_as(self.std))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Standardise uint8 or float inputs; the result has the floating type of the statistics."""
+        return (x.to(self.mean.dtype) - self.mean) / self.std
+
+
+class Embedder(nn.Module):
+    """Standardise -> backbone -> linear head -> L2 normalisation.
+
+    Args:
+        backbone: maps (N, C, H, W) or (N, D) to features (N, feature_dim).
+        feature_dim: its output size.
+        spec: what its inputs look like.
+        embedding_dim: size of z; 512 in the paper, 2 for pictures. None: no head, z are the backbone's features.
+        normalise: L2-normalise z (the paper does; its 2-D pictures do not).
+    """
+
+    def __init__(
+        self, backbone: nn.Module, feature_dim: int, spec: InputSpec, embedding_dim: int | None, normalise: bool
+    ) -> None:
+        super().__init__()
+        self.standardise = Standardise(spec)
+        self.backbone = backbone
+        self.head = nn.Identity() if embedding_dim is None else nn.Linear(feature_dim, embedding_dim)
+        self.embedding_dim = feature_dim if embedding_dim is None else embedding_dim
+        self.normalise = normalise
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the backbone's pooled features, (N, feature_dim)."""
+        x = self.standardise(x)
+        if x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        out: torch.Tensor = self.backbone(x)
+        return out
+
+    def raw(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the embedding before normalisation, (N, D): what MAS measures the sensitivity of."""
+        out: torch.Tensor = self.head(self.features(x))
+        return out
+
+    def finish(self, raw: torch.Tensor) -> torch.Tensor:
+        """Turn the raw embedding into z, (N, D): unit length if this network normalises."""
+        return F.normalize(raw, dim=1) if self.normalise else raw
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return z = F(x), (N, D)."""
+        return self.finish(self.raw(x))
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Put a network in eval mode inside the block, and every module back as it was after it."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def embed(network: Embedder, images: torch.Tensor, batch_size: int = 256) -> torch.Tensor:
+    """Embed images in one ordered, deterministic, un-augmented pass: (N, ...) -> (N, D) on the CPU.
+
+    Row i of the result belongs to image i. That pairing is what drift vectors are made of (Eq. 9).
+    """
+    device = next(network.parameters()).device
+    with evaluating(network), torch.inference_mode():
+        parts = [network(part.to(device)).cpu() for part in images.split(batch_size)]
+    return torch.cat(parts).clone()  # a normal tensor: inference tensors cannot be saved for backward

@@ -1,0 +1,249 @@
+"""Metric-learning losses, computed by pytorch-metric-learning.
+
+That library normalises embeddings and averages only the non-zero losses unless told otherwise. Here z is used as it is
+(the network normalises, or does not) and the mean goes over all terms, so that Eq. 1 is Eq. 1. Both choices are passed
+explicitly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from pytorch_metric_learning import distances, losses, miners, reducers
+from torch import nn
+
+from ..config import number, one_of, optional
+from ..errors import InputError
+from ..step import Step
+from .base import Objective
+
+MINING = ("random", "all", "semi-hard", "batch-hard")
+
+
+@dataclass(frozen=True)
+class _Metric(Objective):
+    """An objective that is a function of (z, labels, mined tuples)."""
+
+    def _loss(self) -> nn.Module:
+        """Return the library's loss, averaging over all terms."""
+        raise NotImplementedError
+
+    def _tuples(self, step: Step) -> Any:
+        """Return the mined triplets or pairs, or None for all that the loss can form."""
+        return None
+
+    def loss(self, step: Step) -> torch.Tensor:
+        """Mean over all terms; a batch without a valid term gives 0 with gradient 0."""
+        out: torch.Tensor = _cached_loss(self)(step.z, step.rows, self._tuples(step))
+        return out
+
+    def anchor_losses(self, step: Step) -> torch.Tensor:
+        """Mean over the terms of each anchor, (A,)."""
+        loss = _cached_loss(self)
+        single = _terms_of(loss, step, self._tuples(step))
+        return torch.stack([part for part in single.unbind() if part.requires_grad]) if len(single) else single
+
+
+@lru_cache(maxsize=64)
+def _cached_loss(objective: _Metric) -> nn.Module:
+    return objective._loss()
+
+
+def _terms_of(loss: nn.Module, step: Step, tuples: Any) -> torch.Tensor:
+    averaging = loss.reducer
+    loss.reducer = reducers.DoNothingReducer()
+    try:
+        parts = loss(step.z, step.rows, tuples)
+    finally:
+        loss.reducer = averaging
+    total = step.z.new_zeros(len(step.z))
+    seen = torch.zeros(len(step.z), dtype=torch.bool)
+    for part in parts.values():
+        terms, indices = part["losses"], part["indices"]
+        if not isinstance(terms, torch.Tensor) or terms.ndim == 0:
+            continue  # no valid term of this kind in the batch
+        anchors = indices if isinstance(indices, torch.Tensor) else indices[0]
+        counts = torch.bincount(anchors, minlength=len(total)).clamp(min=1)
+        total = total + torch.zeros_like(total).index_add(0, anchors, terms.flatten()) / counts
+        seen[anchors] = True
+    return total[seen]
+
+
+def valid_triplets(rows: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Draw one random negative for every (anchor, positive) pair of a batch.
+
+    Args:
+        rows: (N,) class index of each image.
+        generator: source of randomness.
+
+    Returns:
+        Anchors, positives and negatives, three (T,) index tensors. An image without a positive is never an anchor; in a
+        batch of one class there is no triplet.
+    """
+    same = rows[:, None] == rows[None, :]
+    anchors, positives = (same & ~torch.eye(len(rows), dtype=torch.bool)).nonzero(as_tuple=True)
+    negative_count = (~same).sum(dim=1)
+    keep = negative_count[anchors] > 0
+    anchors, positives = anchors[keep], positives[keep]
+    # The k-th negative of an anchor, k uniform: sorting a row of `same` puts its negatives first, in index order.
+    order = same.to(torch.int8).argsort(dim=1, stable=True)
+    pick = (torch.rand(len(anchors), generator=generator) * negative_count[anchors]).long()
+    return anchors, positives, order[anchors, pick]
+
+
+@dataclass(frozen=True)
+class Triplet(_Metric):
+    """Triplet loss, Eq. 1: L_T = max(0, d_+ - d_- + m), Euclidean distances (not squared), mean over the triplets.
+
+    Args:
+        margin: m. The released code's default of 0 collapses when trained from scratch.
+        mining: which triplets of a batch count. "random": each (anchor, positive) with one random negative; "all";
+            "semi-hard": negatives farther than the positive but within the margin; "batch-hard": farthest positive and
+            nearest negative of each anchor (it collapses on tasks of few classes).
+    """
+
+    margin: float = 0.2
+    mining: str = "random"
+    rules: ClassVar = {"margin": number(0), "mining": one_of(*MINING)}
+
+    def _loss(self) -> nn.Module:
+        return losses.TripletMarginLoss(  # type: ignore[no-any-return]
+            margin=self.margin,
+            swap=False,
+            smooth_loss=False,
+            triplets_per_anchor="all",
+            distance=distances.LpDistance(normalize_embeddings=False, p=2, power=1),
+            reducer=reducers.MeanReducer(),
+        )
+
+    def _tuples(self, step: Step) -> Any:
+        if self.mining == "random":
+            return valid_triplets(step.rows, step.generator)
+        if self.mining == "all":
+            return None
+        distance = distances.LpDistance(normalize_embeddings=False, p=2, power=1)
+        if self.mining == "batch-hard":
+            return miners.BatchHardMiner(distance=distance)(step.z, step.rows)
+        miner = miners.TripletMarginMiner(margin=self.margin, type_of_triplets="semihard", distance=distance)
+        return miner(step.z, step.rows)
+
+
+@dataclass(frozen=True)
+class Contrastive(_Metric):
+    """Contrastive loss: mean of max(0, d - m_+) over positive pairs + mean of max(0, m_- - d) over negative pairs.
+
+    Args:
+        positive_margin: m_+, the distance below which a positive pair costs nothing.
+        negative_margin: m_-, the distance beyond which a negative pair costs nothing.
+    """
+
+    positive_margin: float = 0.0
+    negative_margin: float = 1.0
+    rules: ClassVar = {"positive_margin": number(0), "negative_margin": number(above=0)}
+
+    def _loss(self) -> nn.Module:
+        return losses.ContrastiveLoss(  # type: ignore[no-any-return]
+            pos_margin=self.positive_margin,
+            neg_margin=self.negative_margin,
+            distance=distances.LpDistance(normalize_embeddings=False, p=2, power=1),
+            reducer=reducers.MeanReducer(),
+        )
+
+
+@dataclass(frozen=True)
+class MultiSimilarity(_Metric):
+    """Multi-similarity loss (Wang et al., CVPR 2019) on cosine similarities S.
+
+    Mean over images i of
+    1/alpha log(1 + sum_{positives k} exp(-alpha (S_ik - base))) + 1/beta log(1 + sum_{negatives k} exp(beta (S_ik - base)))
+    over the pairs its miner keeps.
+
+    Args:
+        alpha, beta, base: as in the formula.
+        epsilon: the miner keeps negatives more similar than the least similar positive minus epsilon, and positives
+            less similar than the most similar negative plus epsilon; None keeps all pairs.
+    """
+
+    alpha: float = 2.0
+    beta: float = 50.0
+    base: float = 0.5
+    epsilon: float | None = 0.1
+    rules: ClassVar = {
+        "alpha": number(above=0),
+        "beta": number(above=0),
+        "base": number(-1, 1),
+        "epsilon": optional(number(0)),
+    }
+
+    def _loss(self) -> nn.Module:
+        return losses.MultiSimilarityLoss(  # type: ignore[no-any-return]
+            alpha=self.alpha,
+            beta=self.beta,
+            base=self.base,
+            distance=distances.CosineSimilarity(),
+            reducer=reducers.MeanReducer(),
+        )
+
+    def _tuples(self, step: Step) -> Any:
+        if self.epsilon is None:
+            return None
+        return miners.MultiSimilarityMiner(epsilon=self.epsilon, distance=distances.CosineSimilarity())(
+            step.z, step.rows
+        )
+
+
+@dataclass(frozen=True)
+class Angular(_Metric):
+    """Angular loss (Wang et al., ICCV 2017) on unit-length embeddings.
+
+    Mean over positive pairs (a, p) of
+    log(1 + sum_{negatives n} exp(4 tan^2(alpha) (z_a + z_p).z_n - 2 (1 + tan^2(alpha)) z_a.z_p)).
+
+    Args:
+        alpha: the angle in degrees.
+    """
+
+    alpha: float = 40.0
+    rules: ClassVar = {"alpha": number(above=0, high=89)}
+
+    def _loss(self) -> nn.Module:
+        return losses.AngularLoss(  # type: ignore[no-any-return]
+            alpha=self.alpha,
+            distance=distances.LpDistance(normalize_embeddings=True, p=2, power=1),
+            reducer=reducers.MeanReducer(),
+        )
+
+
+@dataclass(frozen=True)
+class MetricLoss(_Metric):
+    """Any loss of pytorch-metric-learning, with an optional miner of it, used exactly as you set them up.
+
+    It must have no trainable weights of its own (proxy losses need all classes up front). A model trained with it asks
+    for it again when it is loaded: `IncrementalClassifier.load(path, objective=MetricLoss(...))`.
+
+    >>> from pytorch_metric_learning import losses
+    >>> objective = MetricLoss(losses.NTXentLoss(temperature=0.2))
+    """
+
+    loss_function: nn.Module = field(default_factory=lambda: losses.TripletMarginLoss())
+    miner: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loss_function, losses.BaseMetricLossFunction):
+            raise InputError(
+                f"MetricLoss takes a loss of pytorch_metric_learning.losses, got {type(self.loss_function).__name__}."
+            )
+        if any(True for _ in self.loss_function.parameters()):
+            raise InputError(
+                f"{type(self.loss_function).__name__} has weights of its own (proxies): it needs all classes up front. "
+                "Use a pair or triplet loss."
+            )
+
+    def _loss(self) -> nn.Module:
+        return self.loss_function
+
+    def _tuples(self, step: Step) -> Any:
+        return None if self.miner is None else self.miner(step.z, step.rows)

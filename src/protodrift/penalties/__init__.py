@@ -1,0 +1,8 @@
+"""L_C: what holds the old knowledge while a new task is learned."""
+
+from .base import Penalty, TaskContext, Tensors
+from .ewc import EWC
+from .lwf import LwF
+from .mas import MAS
+
+__all__ = ["EWC", "MAS", "LwF", "Penalty", "TaskContext", "Tensors"]

@@ -1,0 +1,155 @@
+"""The interface of a penalty, and the one form that EWC and MAS share."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import seeding
+from ..config import Config
+from ..data.batches import class_balanced_batches
+from ..errors import ImportanceWarning, InputError
+from ..step import Step
+
+if TYPE_CHECKING:
+    from ..networks.embedder import Embedder
+    from ..objectives import Objective
+
+Tensors = dict[str, torch.Tensor]
+"""What a penalty keeps from task to task: named tensors, nothing else, so that they can be saved as they are."""
+
+IMPORTANCE_BATCH = 32  # Sec. 5: gamma 1e7 and 1e6 belong to importances measured on mini-batches of 32
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """A finished or beginning task, for the verbs `start_task` and `end_task`.
+
+    Attributes:
+        network: the network as it is at that moment, in eval mode, on its device.
+        objective: what it is trained for.
+        images: (N, ...) the task's training images.
+        rows: (N,) their class indices.
+        task: t, counted from 1.
+        seed: the run's seed.
+    """
+
+    network: Embedder
+    objective: Objective
+    images: torch.Tensor
+    rows: torch.Tensor
+    task: int
+    seed: int
+
+    def steps(self, batch_size: int = IMPORTANCE_BATCH) -> Iterator[Step]:
+        """Yield one full pass of class-balanced batches of un-augmented images."""
+        device = next(self.network.parameters()).device
+        batches = class_balanced_batches(
+            self.rows,
+            batch_size=batch_size,
+            images_per_class=8,
+            epoch="full",
+            generator=seeding.generator(self.seed, "importance batches", self.task),
+        )
+        mining = seeding.generator(self.seed, "importance mining", self.task)
+        for batch in batches:
+            yield Step(self.network, self.images[batch].to(device), self.rows[batch].to(device), generator=mining)
+
+
+@dataclass(frozen=True)
+class Penalty(Config):
+    """What is added to the objective, L = L_ML + gamma * L_C (Eq. 7), from the second task on.
+
+    Configuration only. What a penalty must remember goes through its verbs as named tensors:
+    `start_task` gets what `end_task` kept; what it returns is given to `penalty` and `after_step` of that task.
+    """
+
+    gamma: float
+
+    def start_task(self, context: TaskContext, kept: Tensors) -> Tensors:
+        """Prepare for the training of a task (t >= 2) from what was kept after the last one."""
+        return kept
+
+    @abstractmethod
+    def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
+        """Return L_C for this step, a scalar with gradient; the trainer multiplies it by gamma."""
+
+    def after_step(self, step: Step, state: Tensors) -> None:
+        """Look at the weights after an optimiser step; path integrals update `state` here."""
+
+    def end_task(self, context: TaskContext, kept: Tensors) -> Tensors:
+        """Return what to keep after a task; `kept` is what was kept before it."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Importance(Penalty):
+    """L_C = sum_p 1/2 I_p (theta_p - theta_p^{t-1})^2: weights are held in proportion to their importance I_p.
+
+    EWC (Eq. 5, I = Fisher information F) and MAS (Eq. 6, I = sensitivity Omega) differ only in how I is measured. The
+    anchor theta^{t-1} is the old network itself; it is not stored twice.
+    """
+
+    def start_task(self, context: TaskContext, kept: Tensors) -> Tensors:
+        """Check that there is an importance for every weight."""
+        missing = [name for name, _ in context.network.named_parameters() if name not in kept]
+        if missing:
+            raise InputError(
+                f"{type(self).__name__} needs importances measured after the task before, but this model has none: it "
+                "learned that task with another penalty. Use this penalty from the first task on."
+            )
+        return kept
+
+    def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
+        """Return sum_p 1/2 I_p (theta_p - theta_p^{t-1})^2."""
+        assert step.network_old is not None  # penalties begin with the second task
+        old = dict(step.network_old.named_parameters())
+        terms = [
+            (state[name].to(theta.device) * (theta - old[name].detach()).square()).sum()
+            for name, theta in step.network.named_parameters()
+        ]
+        return 0.5 * torch.stack(terms).sum()
+
+    def end_task(self, context: TaskContext, kept: Tensors) -> Tensors:
+        """Measure the importances on the finished task."""
+        importance = self.importance(context)
+        if not any(bool(value.any()) for value in importance.values()):
+            warnings.warn(
+                f"{type(self).__name__}: all importances after task {context.task} are zero, so this penalty holds "
+                "nothing in the next task. The loss may already be zero on every batch: try a larger margin.",
+                ImportanceWarning,
+                stacklevel=2,
+            )
+        if self.accumulate and kept:
+            importance = {name: value + kept[name] for name, value in importance.items()}
+        return importance
+
+    @property
+    @abstractmethod
+    def accumulate(self) -> bool:
+        """Whether importances are summed over tasks; else the last task's replace the older ones."""
+
+    @abstractmethod
+    def importance(self, context: TaskContext) -> Tensors:
+        """Return I_p >= 0 for every parameter, by name, on the CPU."""
+
+
+def squared_gradients(network: Embedder, losses: Iterator[torch.Tensor]) -> Tensors:
+    """Return the mean over scalar `losses` of the squared gradient of each weight, by name, on the CPU."""
+    names, weights = zip(*network.named_parameters(), strict=True)
+    sums = [torch.zeros_like(weight) for weight in weights]
+    count = 0
+    for loss in losses:
+        count += 1
+        if not loss.requires_grad:  # no valid triplet in this batch: its gradient is zero
+            continue
+        gradients = torch.autograd.grad(loss, weights, allow_unused=True, retain_graph=True)
+        for total, gradient in zip(sums, gradients, strict=True):
+            if gradient is not None:
+                total += gradient.square()
+    return {name: (total / max(count, 1)).cpu() for name, total in zip(names, sums, strict=True)}
