@@ -42,7 +42,7 @@ _HOMES = {
     "semantic_drift": "drift",
 }
 
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOMES, "__version__"]
 
 if TYPE_CHECKING:
     from .data import CropFlip as CropFlip

@@ -297,7 +297,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if isinstance(self.backbone, str) and self.backbone not in BACKBONES:
             raise InputError(f"{name}: unknown backbone {self.backbone!r}. {did_you_mean(self.backbone, BACKBONES)}")
         if not isinstance(self.training, Training):
-            raise InputError(f"{name}: training must be a Training object, e.g. Training(epochs=30); got {self.training!r}.")
+            raise InputError(
+                f"{name}: training must be a Training object, e.g. Training(epochs=30); got {self.training!r}."
+            )
         if not (self.augment is None or self.augment == "auto" or isinstance(self.augment, CropFlip)):
             raise InputError(f"{name}: augment must be 'auto', None or a CropFlip object; got {self.augment!r}.")
         try:
@@ -311,7 +313,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             )
         return Method(
             self.objective,
-            tuple(self.penalty) if isinstance(self.penalty, (list, tuple)) else self.penalty,
+            self.penalty if self.penalty is None or isinstance(self.penalty, Penalty) else tuple(self.penalty),
             self.memory,
             self.drift,
             self.readout,
@@ -328,7 +330,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Return the class of each image: the user's labels, over all classes seen so far."""
         state = self._learned()
         rows = self.readout.predict(self._embed(X), state.prototypes.means)
-        return self.classes_[rows.numpy()]
+        labels: np.ndarray = self.classes_[rows.numpy()]
+        return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return (N, n_classes) probabilities in the order of `classes_`: softmax of -d^2 / temperature.
@@ -348,7 +351,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         state = getattr(self, "state_", None)
         if state is None:
             raise NotLearnedError(
-                f"this {type(self).__name__} has not learned anything yet. Call partial_fit(X, y) first, or load a model."
+                f"this {type(self).__name__} has not learned anything yet. Call partial_fit(X, y), or load a model."
             )
         assert isinstance(state, LearnerState)
         return state
@@ -391,8 +394,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         state = self._learned()
         if state.trained.memory is not None and not store_images:
             raise InputError(
-                f"{type(self.memory).__name__} keeps {len(state.trained.memory)} images of old tasks. Writing them to disk "
-                "must be asked for: save(path, store_images=True)."
+                f"{type(self.memory).__name__} keeps {len(state.trained.memory)} images of old tasks. Writing them to "
+                "disk must be asked for: save(path, store_images=True)."
             )
         params = {name: _encode_param(name, value) for name, value in self.get_params(deep=False).items()}
         saving.write(path, {**_manifest(state), "parameters": params}, _tensors(state))
@@ -451,14 +454,14 @@ def _check_new_classes(state: LearnerState, classes: tuple[Label, ...]) -> None:
     known = {label: t for t, task in enumerate(state.tasks, 1) for label in task.classes}
     if type(next(iter(known))) is not type(classes[0]):
         raise InputError(
-            f"labels mix int and str: earlier tasks had {next(iter(known))!r}, this one has {classes[0]!r}. Use one kind: "
-            "1 and '1' would be two classes."
+            f"labels mix int and str: earlier tasks had {next(iter(known))!r}, this one has {classes[0]!r}. Use one "
+            "kind: 1 and '1' would be two classes."
         )
     for label in classes:
         if label in known:
             raise InputError(
-                f"class {label!r} was learned in task {known[label]}; tasks must not share classes. Drop it, or start a "
-                "new model."
+                f"class {label!r} was learned in task {known[label]}; tasks must not share classes. Drop it, or "
+                "start a new model."
             )
 
 
@@ -466,8 +469,8 @@ def _check_fixed(state: LearnerState, fixed: dict[str, Any]) -> None:
     for name, value in fixed.items():
         if value is not state.fixed[name] and value != state.fixed[name]:
             raise InputError(
-                f"{name} was {state.fixed[name]!r} when this model learned its first task and is {value!r} now. It cannot "
-                "change between tasks: set it back, or start a new model."
+                f"{name} was {state.fixed[name]!r} when this model learned its first task and is {value!r} now. It "
+                "cannot change between tasks: set it back, or start a new model."
             )
 
 
@@ -546,7 +549,9 @@ def _restore(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
     spec = InputSpec.from_json(manifest["input"])
     fixed = {
         # An object of the user's was passed again just now; everything else is what the first task had.
-        name: getattr(clf, name) if isinstance(value, dict) and value.get("type") == "given by the user" else decode(value)
+        name: getattr(clf, name)
+        if isinstance(value, dict) and value.get("type") == "given by the user"
+        else decode(value)
         for name, value in manifest["fixed"].items()
     }
     network = build_embedder(
@@ -592,8 +597,8 @@ def _check_consistent(
         raise ModelFileError("the model is damaged: its labels are neither all str nor all int.")
     if means.shape != (len(labels), network.embedding_dim) or not means.is_floating_point():
         raise ModelFileError(
-            f"the model is damaged: prototypes of shape {tuple(means.shape)} for {len(labels)} classes and embeddings of "
-            f"size {network.embedding_dim}."
+            f"the model is damaged: prototypes of shape {tuple(means.shape)} for {len(labels)} classes and embeddings "
+            f"of size {network.embedding_dim}."
         )
     if counts.shape != (len(labels),) or tasks.shape != (len(labels),):
         raise ModelFileError("the model is damaged: counts and tasks do not fit its classes.")

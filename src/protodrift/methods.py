@@ -72,7 +72,9 @@ class Method(Config):
         penalties = () if given is None else given if isinstance(given, (tuple, list)) else (given,)
         for penalty in penalties:
             if not isinstance(penalty, Penalty):
-                raise InputError(f"penalty must be a Penalty object such as EWC(gamma=1e7), or several; got {penalty!r}.")
+                raise InputError(
+                    f"penalty must be a Penalty object such as EWC(gamma=1e7), or several; got {penalty!r}."
+                )
         object.__setattr__(self, "penalty", tuple(penalties))
 
     @property

@@ -101,7 +101,8 @@ def prototype_distance(prototypes: torch.Tensor, true_means: torch.Tensor) -> Ar
     >>> prototype_distance(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
     array([5.])
     """
-    return torch.linalg.vector_norm(prototypes.double() - true_means.double(), dim=1).numpy()
+    distances: Array = torch.linalg.vector_norm(prototypes.double() - true_means.double(), dim=1).numpy()
+    return distances
 
 
 def _matrix(acc: Array) -> Array:

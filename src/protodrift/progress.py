@@ -25,7 +25,8 @@ def training_progress(title: str, enabled: bool = True) -> Iterator[OnProgress |
 @contextlib.contextmanager
 def _bar(title: str) -> Iterator[OnProgress]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -45,6 +46,8 @@ def _lines(title: str) -> OnProgress:
         nonlocal last
         if at.epoch == at.epochs or time.monotonic() - last > 10:
             last = time.monotonic()
-            print(f"{title} task {at.task}: epoch {at.epoch}/{at.epochs} loss {at.loss:.4f}", file=sys.stderr, flush=True)
+            print(
+                f"{title} task {at.task}: epoch {at.epoch}/{at.epochs} loss {at.loss:.4f}", file=sys.stderr, flush=True
+            )
 
     return update

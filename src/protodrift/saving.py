@@ -1,14 +1,14 @@
 """A directory that always holds one whole version: immutable `versions/<n>/` and a `CURRENT` file replaced atomically.
 
     birds/
-      CURRENT                   {"format": "protodrift-model", "format_version": 1, "version": 2, "manifest_sha256": ...}
+      CURRENT                   {"format": ..., "format_version": 1, "version": 2, "manifest_sha256": ...}
       versions/1/...            never changed once written
       versions/2/manifest.json  configuration, labels, and the sha256 and size of every other file
       versions/2/*.safetensors  tensors
 
 A version is written beside its final name, every file and directory is synced, then it is renamed, then `CURRENT` is
-replaced. A reader resolves `CURRENT` once. Whatever is interrupted wherever: `CURRENT` names a whole version. Every byte
-is covered by a checksum, and nothing that is read is ever executed.
+replaced. A reader resolves `CURRENT` once. Whatever is interrupted wherever: `CURRENT` names a whole version.
+Every byte is covered by a checksum, and nothing that is read is ever executed.
 """
 
 from __future__ import annotations
@@ -242,5 +242,6 @@ def _check_format(path: Path, current: dict[str, Any]) -> None:
 def _check_digest(path: Path, data: bytes, expected: Any) -> None:
     if hashlib.sha256(data).hexdigest() != expected:
         raise ModelFileError(
-            f"the model is damaged: {path} does not match its checksum (truncated or changed). Restore it from a backup."
+            f"the model is damaged: {path} does not match its checksum (truncated or changed). Restore it from a "
+            "backup."
         )

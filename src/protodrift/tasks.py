@@ -39,7 +39,7 @@ class TaskStream:
 
     Args:
         dataset: the `Dataset` to cut.
-        tasks: number of tasks of equal size; a remainder goes to the first task, as in `35 + 5x33`: no class is dropped.
+        tasks: number of tasks of equal size; a remainder goes to the first task, as in `35 + 5x33`.
         first, step: classes in the first task and in each later one (a smaller last task takes what is left).
         classes: the tasks spelled out, as lists of labels; classes left out are left out.
         class_order: how the classes are ordered before the cut: None (sorted), a seed (numpy's
@@ -68,7 +68,7 @@ class TaskStream:
         given = (tasks is not None) + (first is not None or step is not None) + (classes is not None)
         if given != 1:
             raise InputError(
-                "say how to cut the stream in exactly one way: tasks=6, or first=50 with step=5, or classes=[[...], ...]."
+                "say how to cut the stream in one way: tasks=6, or first=50 with step=5, or classes=[[...], ...]."
             )
         self.dataset = dataset
         if classes is not None:
@@ -127,7 +127,9 @@ class TaskStream:
         return f"TaskStream({self.dataset.name}: {len(self.classes)} classes in {len(self)} tasks, {self.split})"
 
 
-def split_sizes(count: int, *, tasks: int | None = None, first: int | None = None, step: int | None = None) -> list[int]:
+def split_sizes(
+    count: int, *, tasks: int | None = None, first: int | None = None, step: int | None = None
+) -> list[int]:
     """Return how many classes each task gets; every class is in one.
 
     >>> split_sizes(200, tasks=6), split_sizes(100, first=50, step=20)
@@ -140,7 +142,9 @@ def split_sizes(count: int, *, tasks: int | None = None, first: int | None = Non
     if first is None or step is None:
         raise InputError("first and step go together: first=50, step=5.")
     if not 1 <= first <= count or step < 1:
-        raise InputError(f"first={first}, step={step} do not fit {count} classes: first is 1..{count}, step at least 1.")
+        raise InputError(
+            f"first={first}, step={step} do not fit {count} classes: first is 1..{count}, step at least 1."
+        )
     rest = count - first
     return [first] + [step] * (rest // step) + [rest % step] * (rest % step > 0)
 
@@ -158,7 +162,7 @@ def format_split(sizes: Sequence[int]) -> str:
 def _ordered(classes: tuple[Label, ...], class_order: int | Sequence[Label] | None) -> list[Label]:
     if class_order is None:
         return list(classes)
-    if isinstance(class_order, (int, np.integer)) and not isinstance(class_order, bool):
+    if isinstance(class_order, (int, np.integer)):
         return [classes[i] for i in np.random.RandomState(int(class_order)).permutation(len(classes))]
     if isinstance(class_order, str):
         raise InputError(f"class_order={class_order!r} must be a seed or the labels in the wanted order.")

@@ -1,7 +1,7 @@
 """Trains one task: L = L_ML + gamma * L_C (Eq. 7).
 
-`advance` takes what training left behind after task t-1 and the images of task t, and returns what it leaves behind after
-task t. It never changes what it was given: an error or an interrupt in the middle loses nothing.
+`advance` takes what training left behind after task t-1 and the images of task t, and returns what it leaves behind
+after task t. It never changes what it was given: an error or an interrupt in the middle loses nothing.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def train_network(
                 if not total.requires_grad:
                     continue
                 optimizer.zero_grad(set_to_none=True)
-                total.backward()  # type: ignore[no-untyped-call]
+                total.backward()
                 optimizer.step()
                 for penalty, state in active:
                     penalty.after_step(step, state)

@@ -12,7 +12,7 @@ from ..config import Config
 
 
 class FittedDrift(ABC):
-    """An estimator that has seen how the current images moved. It can be asked about any prototypes, any number of times."""
+    """An estimator that has seen how the current images moved; it can be asked about any prototypes."""
 
     @abstractmethod
     def transport(self, prototypes: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,6 @@ class _Known(FittedDrift):
         """Return the true means."""
         if prototypes.shape != self.true_means.shape:
             raise ValueError(
-                f"the oracle knows means of shape {tuple(self.true_means.shape)}, was asked about {tuple(prototypes.shape)}"
+                f"the oracle knows means of shape {tuple(self.true_means.shape)}, not {tuple(prototypes.shape)}"
             )
         return self.true_means.clone()

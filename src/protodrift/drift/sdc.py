@@ -15,9 +15,7 @@ from .base import Drift, FittedDrift, check_pairs
 _CHUNK_ELEMENTS = 2**22  # kernel weights held at once, K x n: 16 MB of float32, which still fits the cache levels
 
 
-def semantic_drift(
-    prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.Tensor, sigma: float
-) -> torch.Tensor:
+def semantic_drift(prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.Tensor, sigma: float) -> torch.Tensor:
     """Estimate how far each prototype drifted while the current task was learned, Eqs. 9-11.
 
         delta_i = z_i^t - z_i^{t-1}                                     (Eq. 9)

@@ -113,8 +113,8 @@ def load_backbone_weights(backbone: nn.Module, path: str | Path) -> None:
     wrong = sorted(k for k in own.keys() & state.keys() if own[k].shape != state[k].shape)
     if missing or extra or wrong:
         raise InputError(
-            f"{path} does not fit this backbone: missing {missing[:3]}, unexpected {extra[:3]}, other shape {wrong[:3]} "
-            f"({len(missing)}, {len(extra)}, {len(wrong)} in all). Is it the weights of another network?"
+            f"{path} does not fit this backbone: missing {missing[:3]}, unexpected {extra[:3]}, other shape "
+            f"{wrong[:3]} ({len(missing)}, {len(extra)}, {len(wrong)} in all). Is it the weights of another network?"
         )
     backbone.load_state_dict(state, strict=False)
 

@@ -22,9 +22,7 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(outputs)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return relu(shortcut(x) + residual(x))."""
@@ -80,7 +78,8 @@ class ResNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return pooled features, (N, width of the last stage)."""
-        return self.avgpool(self.feature_maps(x)).flatten(1)
+        out: torch.Tensor = self.avgpool(self.feature_maps(x)).flatten(1)
+        return out
 
 
 def resnet32(channels: int) -> tuple[nn.Module, int]:

@@ -32,7 +32,8 @@ class ConvNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return features, (N, 512)."""
-        return self.pool(self.feature_maps(x)).flatten(1)
+        out: torch.Tensor = self.pool(self.feature_maps(x)).flatten(1)
+        return out
 
 
 def convnet(channels: int) -> tuple[nn.Module, int]:

@@ -29,7 +29,11 @@ class VGG16(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d(7)
         # Indices as in torchvision, whose entries 2 and 5 are dropout.
         self.classifier = nn.Sequential(
-            nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(inplace=True)
+            nn.Linear(512 * 7 * 7, 4096),
+            nn.ReLU(inplace=True),
+            nn.Dropout(),
+            nn.Linear(4096, 4096),
+            nn.ReLU(inplace=True),
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

@@ -158,7 +158,8 @@ class MultiSimilarity(_Metric):
     """Multi-similarity loss (Wang et al., CVPR 2019) on cosine similarities S.
 
     Mean over images i of
-    1/alpha log(1 + sum_{positives k} exp(-alpha (S_ik - base))) + 1/beta log(1 + sum_{negatives k} exp(beta (S_ik - base)))
+    1/alpha log(1 + sum_{positives k} exp(-alpha (S_ik - base)))
+    + 1/beta log(1 + sum_{negatives k} exp(beta (S_ik - base)))
     over the pairs its miner keeps.
 
     Args:

@@ -31,4 +31,5 @@ class LwF(Penalty):
         difference = step.z - step.z_old
         if self.reading == "released":
             return 0.5 * difference.square().sum()
-        return torch.linalg.vector_norm(difference, dim=1).mean()
+        lengths: torch.Tensor = torch.linalg.vector_norm(difference, dim=1)
+        return lengths.mean()

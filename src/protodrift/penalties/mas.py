@@ -32,7 +32,7 @@ class MAS(Importance):
     rules: ClassVar = {"gamma": number(0), "reading": one_of("paper", "released")}
 
     @property
-    def accumulate(self) -> bool:  # type: ignore[override]
+    def accumulate(self) -> bool:
         """The paper accumulates, the released code replaces."""
         return self.reading == "paper"
 
