@@ -2,8 +2,8 @@
 
 Methods that agree on objective, penalty and memory are ONE training, read out with every drift estimator asked for.
 Methods that begin alike share the beginning: in the first task no penalty acts, so E-FT, E-LwF, E-EWC, E-MAS and E-Fix
-have the same first task. A stage is identified by the hash of what acts in it (and nothing else), and of its parent; a stage
-that is in the store is not computed again.
+have the same first task. A stage is identified by the hash of what acts in it (and nothing else), and of its parent; a
+stage that is in the store is not computed again.
 
     root -> train 1 -> close 1 -> train 2 -> close 2 -> ...      close: importances, memory
                           |                     |
