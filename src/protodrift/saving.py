@@ -121,8 +121,8 @@ def _check_target(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise ModelFileError(f"{path} exists and is a file, not a model directory. Choose another path.")
     if path.is_dir() and not (path / "CURRENT").exists():
-        # An interrupted first save leaves only versions/ and the lock; anything else is somebody's.
-        others = sorted(p.name for p in path.iterdir() if p.name not in ("versions", ".lock"))
+        # An interrupted first save leaves only these; anything else is somebody's.
+        others = sorted(p.name for p in path.iterdir() if p.name not in ("versions", ".lock", ".CURRENT.new"))
         if others:
             raise ModelFileError(
                 f"{path} exists and is not a protodrift model (it holds {', '.join(others[:3])}). Choose another path."
@@ -144,7 +144,9 @@ def _write_version(path: Path, manifest: Mapping[str, Any], tensors: Mapping[str
         files = {}
         for name, named in sorted(tensors.items()):
             # safetensors wants plain layout; whoever loads copies into the layout of the network.
-            content = save_tensors({key: value.detach().cpu().contiguous() for key, value in named.items()})
+            # Cloned: it refuses tensors that share memory, such as tied weights or prototypes that did not move.
+            plain = {key: value.detach().cpu().contiguous().clone() for key, value in named.items()}
+            content = save_tensors(plain)
             _write_synced(draft / f"{name}.safetensors", content)
             files[f"{name}.safetensors"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
         data = json.dumps({**manifest, "files": files}, indent=1, allow_nan=False).encode()
@@ -154,15 +156,36 @@ def _write_version(path: Path, manifest: Mapping[str, Any], tensors: Mapping[str
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    _sync_directory(versions)
     current = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "version": version,
         "manifest_sha256": hashlib.sha256(data).hexdigest(),
     }
-    replace_file(path / "CURRENT", (json.dumps(current) + "\n").encode())
+    _publish(path, versions / str(version), (json.dumps(current) + "\n").encode())
     return version
+
+
+def _publish(path: Path, folder: Path, content: bytes) -> None:
+    """Make `folder` the current version; if that fails, the one before is current again."""
+    current = path / "CURRENT"
+    before = current.read_bytes() if current.exists() else None
+    try:
+        _sync_directory(folder.parent)
+        replace_file(current, content)
+    except BaseException:
+        # The last sync can fail after CURRENT was replaced. An error must mean that nothing changed: put it back.
+        with contextlib.suppress(OSError):
+            now = current.read_bytes() if current.exists() else None
+            if now == before:
+                shutil.rmtree(folder, ignore_errors=True)  # no reader has ever seen it
+            elif before is None:
+                current.unlink()
+            else:
+                draft = current.with_name(".CURRENT.new")
+                draft.write_bytes(before)  # not synced: it is syncing that fails
+                os.replace(draft, current)
+        raise
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -213,8 +236,8 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise ModelFileError(f"the model is damaged: {path} is missing. Restore it from a backup.") from None
-    except OSError as error:
-        raise ModelFileError(f"cannot read {path}: {error.strerror or error}.") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise ModelFileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from None
 
 
 def _json(path: Path, data: bytes) -> dict[str, Any]:

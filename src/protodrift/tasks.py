@@ -52,7 +52,7 @@ class TaskStream:
     >>> stream
     TaskStream(digits: 10 classes in 4 tasks, 4 + 3x2)
     >>> stream[0].classes, len(stream[1:]), [task.index for task in stream[1:]]
-    ((1, 4, 7, 9), 3, [2, 3, 4])
+    ((2, 4, 6, 7), 3, [2, 3, 4])
     """
 
     def __init__(
@@ -135,6 +135,9 @@ def split_sizes(
     >>> split_sizes(200, tasks=6), split_sizes(100, first=50, step=20)
     ([35, 33, 33, 33, 33, 33], [50, 20, 20, 10])
     """
+    for name, value in (("tasks", tasks), ("first", first), ("step", step)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
+            raise InputError(f"{name}={value!r} must be a whole number of {'tasks' if name == 'tasks' else 'classes'}.")
     if tasks is not None:
         if not 1 <= tasks <= count:
             raise InputError(f"{count} classes cannot be cut into {tasks} tasks: a task needs at least one class.")
@@ -179,14 +182,19 @@ def _ordered(classes: tuple[Label, ...], class_order: int | Sequence[Label] | No
 def _explicit(dataset: Dataset, classes: Sequence[Sequence[Label]]) -> tuple[tuple[Label, ...], ...]:
     known, seen = set(dataset.classes), set[Label]()
     result = []
-    for t, task in enumerate(classes, 1):
+    if len(classes) == 0:
+        raise InputError("classes=[] gives no task: name the classes of each task, classes=[[...], ...].")
+    for t, given in enumerate(classes, 1):
+        if isinstance(given, (str, int, np.integer)):
+            raise InputError(f"task {t} of classes=... is {given!r}, not a list of labels: classes=[[...], [...]].")
+        task = [label.item() if isinstance(label, np.generic) else label for label in given]
         if len(task) == 0:
             raise InputError(f"task {t} of classes=... is empty: a task needs at least one class.")
         for label in task:
             if label not in known:
                 raise InputError(f"task {t} names class {label!r}, which the dataset does not have.")
             if label in seen:
-                raise InputError(f"class {label!r} stands in two tasks; tasks must not share classes.")
+                raise InputError(f"class {label!r} stands twice in classes=...; tasks must not share classes.")
             seen.add(label)
         result.append(sorted_labels(task))
     return tuple(result)

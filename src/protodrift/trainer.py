@@ -10,14 +10,14 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from . import seeding
 from .config import Config, number, one_of, optional, whole
-from .data.batches import class_balanced_batches
+from .data.batches import class_balanced_batches, missing_signal
 from .data.dataset import Examples
 from .data.transforms import CropFlip
 from .errors import CollapseWarning, DivergedError, NothingToTrainWarning
@@ -149,7 +149,7 @@ def train_network(
     rows = examples.rows_of(sorted_labels(examples.labels))
     note = "" if method.schedule.trains(task) else f"the schedule trains {method.schedule.train!r} tasks"
     if not note:
-        note = _no_signal(rows)
+        note = missing_signal(rows)
         if note:
             warnings.warn(f"task {task}: {note}.", NothingToTrainWarning, stacklevel=3)
     if note or training.epochs == 0:
@@ -218,21 +218,10 @@ def close_task(trained: Trained, previous: Trained, new: Examples, *, task: int,
     context = TaskContext(trained.network, method.objective, new.images, rows, task, seed)
     before = previous.kept or ({},) * len(method.penalties)
     kept = previous.kept
-    # A task that could not train (one class, say) has no loss to measure importances with: the older ones stay valid.
-    if not trained.note:
+    if method.schedule.trains(task):  # a network that is never trained again needs nothing that holds it
         kept = tuple(penalty.end_task(context, old) for penalty, old in zip(method.penalties, before, strict=True))
     memory = None if method.memory is None else method.memory.keep(previous.memory, new)
     return Trained(trained.network, kept, memory, trained.history, trained.note)
-
-
-def _no_signal(rows: torch.Tensor) -> str:
-    """Say why a task cannot train a metric loss, or return ""."""
-    counts = torch.bincount(rows)
-    if len(counts) < 2:
-        return "a task of one class has no negatives; it gets its prototype and the network stays as it is"
-    if int(counts.max()) < 2:
-        return "no class has two images, so there is no positive pair; the network stays as it is"
-    return ""
 
 
 def _train_mode(network: Embedder, *, frozen_statistics: bool) -> None:
@@ -274,8 +263,3 @@ def _warn_if_collapsed(network: Embedder, images: torch.Tensor, task: int) -> No
             CollapseWarning,
             stacklevel=4,
         )
-
-
-def describe(trained: Trained) -> dict[str, Any]:
-    """Return what is worth writing down about a task's training, JSON-able."""
-    return {"history": list(trained.history), "note": trained.note}

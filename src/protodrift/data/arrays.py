@@ -6,6 +6,7 @@ looked like is kept as an `InputSpec`; later tasks and predictions must look the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,9 +76,12 @@ def read_images(X: Any, *, spec: InputSpec | None = None, channels: str = "auto"
     """
     if channels not in ("auto", "first", "last"):
         raise InputError(f"channels={channels!r} is unknown: 'auto', 'first' or 'last'.")
-    images = _channels_first(_tensor(X), channels, spec)
-    if len(images) == 0:
-        raise InputError("got no images: X is empty. A task needs at least one image of one class.")
+    tensor = _tensor(X)
+    if tensor.ndim and len(tensor) == 0:
+        raise InputError("got no images: X is empty. Give at least one.")
+    if tensor.numel() == 0:
+        raise InputError(f"X has shape {tuple(tensor.shape)}: its images have no pixels.")
+    images = _channels_first(tensor, channels, spec)
     if images.is_floating_point():
         bad = ~torch.isfinite(images.flatten(1)).all(dim=1)
         if bad.any():
@@ -88,6 +92,12 @@ def read_images(X: Any, *, spec: InputSpec | None = None, channels: str = "auto"
             )
     if spec is None:
         return images, _describe(images)
+    if tuple(images.shape[1:]) != spec.shape:
+        hint = "Resize or convert the images to match."
+        if math.prod(tensor.shape) == math.prod(spec.shape):
+            hint = "A single image needs a first axis: X[None]."
+        got = InputSpec(tuple(images.shape[1:]), _describe(images).scale, 0, 0)
+        raise InputError(f"this model was made for {spec}; got {len(images)} {got}. {hint}")
     _compare(images, spec)
     return images, spec
 
@@ -115,7 +125,8 @@ def read_labels(y: Any, count: int) -> tuple[Label, ...]:
                 f"labels must be str or int, got {plain!r} ({type(plain).__name__}). "
                 "Convert them first, for example y.astype(int) or y.astype(str)."
             )
-        labels.append(plain)
+        # Enums and other children of str and int give their plain value: the only thing a file can hold.
+        labels.append(str.__str__(plain) if isinstance(plain, str) else int(plain))
     if len({type(label) for label in labels}) > 1:
         raise InputError(
             f"labels mix int and str, for example {next(v for v in labels if isinstance(v, int))!r} and "
@@ -126,7 +137,9 @@ def read_labels(y: Any, count: int) -> tuple[Label, ...]:
 
 def _tensor(X: Any) -> torch.Tensor:
     if isinstance(X, torch.Tensor):
-        tensor = X.detach().cpu()
+        if X.is_complex():
+            raise InputError(f"X has dtype {X.dtype}; numbers are needed: uint8 pixels or floats.")
+        tensor = X.detach().cpu().clone()  # a copy: no later change of X reaches a learned state
     else:
         try:
             array = np.asarray(X)
@@ -137,11 +150,16 @@ def _tensor(X: Any) -> torch.Tensor:
                 f"X has dtype {array.dtype}; numbers are needed: uint8 pixels or floats. "
                 "Images of different sizes must be resized to one size first."
             )
-        tensor = torch.from_numpy(np.array(array))  # a copy: no later change of X reaches a learned state
+        # A copy, as above; and of a type that torch can compute with: no uint16, float128 or foreign byte order.
+        kinds = {"b": np.bool_, "u": np.int64, "i": np.int64, "f": np.float32}
+        plain = np.uint8 if array.dtype == np.uint8 else kinds[array.dtype.kind]
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is reported by its row
+            tensor = torch.from_numpy(np.array(array, dtype=plain))
     if tensor.dtype == torch.uint8:
         return tensor
     if tensor.is_floating_point():
         return tensor.to(torch.float32)
+    tensor = tensor.to(torch.int64)
     if tensor.ndim >= 3:
         if tensor.numel() and (int(tensor.min()) < 0 or int(tensor.max()) > 255):
             raise InputError(
@@ -193,10 +211,6 @@ def _describe(images: torch.Tensor) -> InputSpec:
 
 
 def _compare(images: torch.Tensor, spec: InputSpec) -> None:
-    shape = tuple(images.shape[1:])
-    if shape != spec.shape:
-        got = str(InputSpec(shape, _describe(images).scale, 0, 0))
-        raise InputError(f"this model was made for {spec}, got {got}. Resize or convert the images to match.")
     is_uint8 = images.dtype == torch.uint8
     if is_uint8 != (spec.scale == "uint8"):
         got = "uint8" if is_uint8 else "float"
@@ -214,12 +228,13 @@ def _compare(images: torch.Tensor, spec: InputSpec) -> None:
     got_low, got_high = float(images.min()), float(images.max())
     if got_low < low - slack or got_high > high + slack:
         raise InputError(
-            f"float images in [{got_low:.4g}, {got_high:.4g}], but the first task had [{spec.low:.4g}, "
-            f"{spec.high:.4g}] and [{low:.4g}, {high:.4g}] is accepted. Scale them as for the first task."
+            f"X holds floats in [{got_low:.4g}, {got_high:.4g}], but the first task had [{spec.low:.4g}, "
+            f"{spec.high:.4g}], so [{low:.4g}, {high:.4g}] is accepted. Scale the images as for the first task."
         )
     # The other direction: a model of 0..255 floats that is shown 0..1 floats would see black images.
-    if spec.scale == "byte" and got_high <= 1 < spec.high:
+    # (A blank image is the same on both scales.)
+    if spec.scale == "byte" and 0 < got_high <= 1 < spec.high:
         raise InputError(
-            f"float images in [{got_low:.4g}, {got_high:.4g}], but the first task had [{spec.low:.4g}, "
-            f"{spec.high:.4g}]: they look scaled to 0..1. Multiply by 255."
+            f"X holds floats in [{got_low:.4g}, {got_high:.4g}], but the first task had [{spec.low:.4g}, "
+            f"{spec.high:.4g}]: the images look scaled to 0..1. Scale them as for the first task."
         )

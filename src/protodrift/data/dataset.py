@@ -104,7 +104,7 @@ class Dataset:
         if not 0 < test_fraction < 1:
             raise InputError(f"test_fraction={test_fraction!r} must be between 0 and 1, exclusively.")
         rng = np.random.RandomState(seed)
-        labels = np.array([self.classes.index(label) for label in self.train.labels])
+        labels = self.train.rows_of(self.classes).numpy()
         held = np.zeros(len(labels), dtype=bool)
         for row in range(len(self.classes)):
             members = rng.permutation(np.flatnonzero(labels == row))

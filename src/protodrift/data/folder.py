@@ -30,8 +30,8 @@ class FolderScan:
 def scan_folder(root: str | Path) -> FolderScan:
     """List the images of a folder of class folders; nothing is decoded.
 
-    The name of a class folder is the label. Sub-folders of a class folder belong to it. Hidden files and files that no
-    Pillow plug-in claims by their ending are ignored and listed.
+    The name of a class folder is the label. Sub-folders of a class folder belong to it. Hidden files and folders, and
+    files that Pillow cannot read by their ending, are ignored and listed.
 
     Raises:
         InputError: if the folder is missing, holds no class folder, or no image.
@@ -44,12 +44,13 @@ def scan_folder(root: str | Path) -> FolderScan:
         raise InputError(
             f"{root} has no class folders. Put the images of each class in a sub-folder, e.g. {root}/owl/1.jpg."
         )
-    endings = Image.registered_extensions()
+    endings = _endings()
     files: list[tuple[Path, str]] = []
     ignored = [p for p in sorted(root.iterdir()) if p.is_file()]
     for folder in folders:
         for path in sorted(_walk(folder)):
-            if not path.name.startswith(".") and path.suffix.lower() in endings:
+            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            if not hidden and path.suffix.lower() in endings:
                 files.append((path, folder.name))
             else:
                 ignored.append(path)
@@ -73,13 +74,15 @@ def read_image(path: str | Path, size: int) -> np.ndarray:
             rgb = to_rgb(image)
             fitted = ImageOps.fit(rgb, (size, size), method=Image.Resampling.BILINEAR)
             return np.asarray(fitted, dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+    except FileNotFoundError:
+        raise InputError(f"there is no image {path}.") from None
+    except Exception as error:  # whatever a damaged file makes one of Pillow's many decoders say
         raise InputError(f"{path} cannot be read as an image ({error}). Remove or replace it.") from None
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """Convert any Pillow mode to RGB; what is transparent becomes white, not whatever colour hides below it."""
-    if image.mode == "RGB":
+    if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode in ("I", "I;16", "I;16B", "I;16L", "F"):
         # Pillow clips these at 255: a 16-bit image would turn white. Stretch its own range instead.
@@ -120,6 +123,13 @@ def load_folder(
         images = np.stack([read_image(path, size) for path, _ in picked])
         parts += [images, [label for _, label in picked]]
     return Dataset(*parts, name=Path(root).name, channels="last")
+
+
+def _endings() -> set[str]:
+    """Return the endings of what Pillow can decode: not PDF, which it only writes, nor kinds it only recognises."""
+    only_recognised = {"BUFR", "GRIB", "HDF5", "MPEG"}
+    known = Image.registered_extensions().items()
+    return {ending for ending, kind in known if kind in Image.OPEN and kind not in only_recognised}
 
 
 def _walk(folder: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Path]:

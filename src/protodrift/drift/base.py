@@ -15,12 +15,16 @@ class FittedDrift(ABC):
     """An estimator that has seen how the current images moved; it can be asked about any prototypes."""
 
     @abstractmethod
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the moved prototypes, (K, D) -> (K, D), and named (K,) values: how well supported each movement is."""
+
     def transport(self, prototypes: torch.Tensor) -> torch.Tensor:
         """Return the prototypes moved into the new embedding space, (K, D) -> (K, D)."""
+        return self.explain(prototypes)[0]
 
     def diagnostics(self, prototypes: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return named (K,) values that tell how well supported each movement is."""
-        return {}
+        """Return named (K,) values on how well supported each movement is."""
+        return self.explain(prototypes)[1]
 
 
 @dataclass(frozen=True)

@@ -47,5 +47,5 @@ def compensate(old: Prototypes, fitted: FittedDrift | None) -> tuple[Prototypes,
     """Return the old classes' prototypes in the new embedding space (Eq. 13), and a report; None leaves them."""
     if fitted is None:
         return old, DriftReport(old.labels, old.means, old.means)
-    moved = old.moved_to(fitted.transport(old.means))
-    return moved, DriftReport(old.labels, old.means, moved.means, fitted.diagnostics(old.means))
+    means, diagnostics = fitted.explain(old.means)
+    return old.moved_to(means), DriftReport(old.labels, old.means, means, diagnostics)

@@ -29,10 +29,10 @@ class Oracle(Drift):
 class _Known(FittedDrift):
     true_means: torch.Tensor
 
-    def transport(self, prototypes: torch.Tensor) -> torch.Tensor:
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the true means."""
         if prototypes.shape != self.true_means.shape:
             raise ValueError(
                 f"the oracle knows means of shape {tuple(self.true_means.shape)}, not {tuple(prototypes.shape)}"
             )
-        return self.true_means.clone()
+        return self.true_means.clone(), {}

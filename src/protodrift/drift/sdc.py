@@ -41,8 +41,7 @@ def semantic_drift(prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.T
     tensor([[ 1.,  0.],
             [ 0., -2.]])
     """
-    sums = kernel_sums(prototypes, z_old, z_new, sigma)
-    return sums.drift
+    return kernel_sums(prototypes, z_old, z_new, sigma).drift
 
 
 @dataclass
@@ -83,8 +82,20 @@ class KernelSums:
         )
 
 
-def kernel_sums(prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.Tensor, sigma: float) -> KernelSums:
-    """Return the sums of Eq. 10 over all images, chunk by chunk."""
+def kernel_sums(
+    prototypes: torch.Tensor,
+    z_old: torch.Tensor,
+    z_new: torch.Tensor,
+    sigma: float,
+    *,
+    centre: torch.Tensor | None = None,
+) -> KernelSums:
+    """Return the sums of Eq. 10 over all images, chunk by chunk.
+
+    Args:
+        centre: (D,) subtracted from everything against cancellation; None: the mean of z_old. Sums that are to be merged
+            must share it.
+    """
     check_pairs(z_old, z_new)
     if not (isinstance(sigma, (int, float)) and math.isfinite(sigma) and sigma > 0):
         raise ValueError(f"sigma must be a finite number greater than 0, got {sigma!r}")
@@ -92,7 +103,7 @@ def kernel_sums(prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.Tens
         raise ValueError(f"prototypes must be (K, {z_old.shape[1]}), got {tuple(prototypes.shape)}")
     result: KernelSums | None = None
     # ||z - mu||^2 = ||z||^2 - 2 z.mu + ||mu||^2 cancels badly far from the origin, so the cloud is centred first.
-    centre = z_old.mean(dim=0)
+    centre = z_old.mean(dim=0) if centre is None else centre
     mu = (prototypes - centre) / sigma
     for old, new in _chunks(z_old, z_new, max(1, _CHUNK_ELEMENTS // max(len(prototypes), 1))):
         scaled = (old - centre) / sigma
@@ -141,11 +152,7 @@ class FittedSDC(FittedDrift):
     z_old: torch.Tensor
     z_new: torch.Tensor
 
-    def transport(self, prototypes: torch.Tensor) -> torch.Tensor:
-        """Return mu + Delta, Eq. 13."""
-        return prototypes + semantic_drift(prototypes, self.z_old, self.z_new, self.sigma)
-
-    def diagnostics(self, prototypes: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the `effective_samples` behind each prototype's drift, (K,)."""
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return mu + Delta (Eq. 13), and the `effective_samples` behind each prototype's Delta."""
         sums = kernel_sums(prototypes, self.z_old, self.z_new, self.sigma)
-        return {"effective_samples": sums.effective_samples}
+        return prototypes + sums.drift, {"effective_samples": sums.effective_samples}

@@ -104,10 +104,12 @@ def load_backbone_weights(backbone: nn.Module, path: str | Path) -> None:
         raise InputError(f"there is no weight file {path}.") from None
     except Exception as error:  # whatever a damaged file makes the reader say
         raise InputError(f"{path} cannot be read as a weight file ({type(error).__name__}: {error}).") from None
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
+    ):
         raise InputError(f"{path} does not hold a state dict (a mapping of names to tensors).")
-    state = {k: v for k, v in state.items() if not k.startswith(("fc.", "classifier.6."))}
     own = backbone.state_dict()
+    state = {k: v for k, v in state.items() if k in own or not k.startswith(("fc.", "classifier.6."))}
     missing = sorted(k for k in own.keys() - state.keys() if not k.endswith("num_batches_tracked"))
     extra = sorted(state.keys() - own.keys())
     wrong = sorted(k for k in own.keys() & state.keys() if own[k].shape != state[k].shape)
@@ -116,6 +118,9 @@ def load_backbone_weights(backbone: nn.Module, path: str | Path) -> None:
             f"{path} does not fit this backbone: missing {missing[:3]}, unexpected {extra[:3]}, other shape "
             f"{wrong[:3]} ({len(missing)}, {len(extra)}, {len(wrong)} in all). Is it the weights of another network?"
         )
+    for name, value in state.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise InputError(f"{path}: {name} has NaN or infinite weights. The file is damaged, or from a failed run.")
     backbone.load_state_dict(state, strict=False)
 
 
@@ -127,7 +132,8 @@ def _feature_dim(module: nn.Module, spec: InputSpec) -> int:
         if parameter is None:
             raise InputError("the backbone has no parameters: there is nothing to train.")
         with evaluating(module), torch.no_grad():
-            out = module(probe.to(parameter))
+            # Inputs come as float32, whatever the type of the weights: a float64 module is refused here, not later.
+            out = module(probe.to(parameter.device))
     except InputError:
         raise
     except Exception as error:

@@ -42,9 +42,7 @@ class _Metric(Objective):
 
     def anchor_losses(self, step: Step) -> torch.Tensor:
         """Mean over the terms of each anchor, (A,)."""
-        loss = _cached_loss(self)
-        single = _terms_of(loss, step, self._tuples(step))
-        return torch.stack([part for part in single.unbind() if part.requires_grad]) if len(single) else single
+        return _anchor_means(_cached_loss(self), step, self._tuples(step))
 
 
 @lru_cache(maxsize=64)
@@ -52,7 +50,8 @@ def _cached_loss(objective: _Metric) -> nn.Module:
     return objective._loss()
 
 
-def _terms_of(loss: nn.Module, step: Step, tuples: Any) -> torch.Tensor:
+def _anchor_means(loss: nn.Module, step: Step, tuples: Any) -> torch.Tensor:
+    """Ask the library for the single terms of a loss and average them by anchor."""
     averaging = loss.reducer
     loss.reducer = reducers.DoNothingReducer()
     try:
@@ -60,7 +59,7 @@ def _terms_of(loss: nn.Module, step: Step, tuples: Any) -> torch.Tensor:
     finally:
         loss.reducer = averaging
     total = step.z.new_zeros(len(step.z))
-    seen = torch.zeros(len(step.z), dtype=torch.bool)
+    seen = torch.zeros(len(step.z), dtype=torch.bool, device=step.z.device)
     for part in parts.values():
         terms, indices = part["losses"], part["indices"]
         if not isinstance(terms, torch.Tensor) or terms.ndim == 0:
@@ -83,6 +82,7 @@ def valid_triplets(rows: torch.Tensor, generator: torch.Generator) -> tuple[torc
         Anchors, positives and negatives, three (T,) index tensors. An image without a positive is never an anchor; in a
         batch of one class there is no triplet.
     """
+    device, rows = rows.device, rows.cpu()  # the generator is the CPU's, and a batch is small
     same = rows[:, None] == rows[None, :]
     anchors, positives = (same & ~torch.eye(len(rows), dtype=torch.bool)).nonzero(as_tuple=True)
     negative_count = (~same).sum(dim=1)
@@ -91,7 +91,7 @@ def valid_triplets(rows: torch.Tensor, generator: torch.Generator) -> tuple[torc
     # The k-th negative of an anchor, k uniform: sorting a row of `same` puts its negatives first, in index order.
     order = same.to(torch.int8).argsort(dim=1, stable=True)
     pick = (torch.rand(len(anchors), generator=generator) * negative_count[anchors]).long()
-    return anchors, positives, order[anchors, pick]
+    return anchors.to(device), positives.to(device), order[anchors, pick].to(device)
 
 
 @dataclass(frozen=True)

@@ -152,4 +152,5 @@ def squared_gradients(network: Embedder, losses: Iterator[torch.Tensor]) -> Tens
         for total, gradient in zip(sums, gradients, strict=True):
             if gradient is not None:
                 total += gradient.square()
-    return {name: (total / max(count, 1)).cpu() for name, total in zip(names, sums, strict=True)}
+    # Plain layout, as it is after saving and loading: the layout decides the last bits of a sum.
+    return {name: (total / max(count, 1)).cpu().contiguous() for name, total in zip(names, sums, strict=True)}

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from ..config import flag, number, one_of
+from ..data.batches import missing_signal
 from .base import IMPORTANCE_BATCH, Importance, TaskContext, Tensors, squared_gradients
 
 
@@ -27,6 +30,12 @@ class EWC(Importance):
     fisher: str = "batch"
     accumulate: bool = False
     rules: ClassVar = {"gamma": number(0), "fisher": one_of("batch", "anchor"), "accumulate": flag}
+
+    def end_task(self, context: TaskContext, kept: Tensors) -> Tensors:
+        """Measure F; a task of one class has no loss to measure it with, so what was known before it stays."""
+        if missing_signal(context.rows):
+            return kept or {name: torch.zeros_like(weight) for name, weight in context.network.named_parameters()}
+        return super().end_task(context, kept)
 
     def importance(self, context: TaskContext) -> Tensors:
         """Return F_p, the (approximate) diagonal of the Fisher information."""

@@ -61,7 +61,7 @@ def _mean_absolute_gradients(context: TaskContext) -> Tensors:
     for part in context.images.split(chunk):
         for name, gradients in per_image(weights, part.to(device)).items():
             sums[name] += gradients.abs().sum(dim=0)
-    return {name: (total / len(context.images)).cpu() for name, total in sums.items()}
+    return {name: (total / len(context.images)).cpu().contiguous() for name, total in sums.items()}
 
 
 class _Raw(torch.nn.Module):

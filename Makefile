@@ -1,0 +1,40 @@
+# Everything on a machine that has only Python (3.10 or newer), pip and make:
+#   make demo        make .venv, install, run the demo
+#   make test        the same environment with the test extra: ruff, mypy, pytest with doctests
+#   make test-slow   what really kills, fuzzes, loads or opens a browser; installs the Debian packages it needs
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test test-slow lint clean
+
+demo: $(VENV)/installed
+	$(BIN)/protodrift demo
+
+test: $(VENV)/installed-test lint
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-slow: $(VENV)/installed-test
+	$(BIN)/python tests/browser_setup.py
+	$(BIN)/python -m pytest -q -m slow tests
+
+# A stamp is newer than pyproject.toml once its install has finished: a second make does not install again, an
+# interrupted one starts over.
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(PIP) --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis protodrift-demo

@@ -1,0 +1,51 @@
+"""The command line: one file a verb. Nothing here imports torch; a verb does when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from . import demo
+
+VERBS = (demo,)
+
+INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all verbs."""
+    result = argparse.ArgumentParser(
+        prog="protodrift",
+        description="Class-incremental learning without keeping old images.",
+        epilog="example:  protodrift demo        the main job, on data that comes with the install",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    result.add_argument("--version", action="version", version=f"protodrift {__version__}")
+    verbs = result.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in VERBS:
+        verb.register(verbs)
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; return the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 Ctrl-C."""
+    # Before torch is imported: idle OpenMP threads that spin make two threads on a busy machine slower than one.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    args = parser().parse_args(argv)
+    from ..errors import ProtodriftError
+
+    try:
+        status: int = args.run(args)
+        return status
+    except ProtodriftError as error:
+        print(f"protodrift: error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"protodrift: error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("protodrift: interrupted; nothing was half-written.", file=sys.stderr)
+        return INTERRUPTED

@@ -1,0 +1,1 @@
+"""Experiments as data: a stream, methods and constants."""

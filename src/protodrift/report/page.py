@@ -1,0 +1,115 @@
+"""One self-contained HTML page: no script, nothing loaded from anywhere; it can be mailed, kept and opened offline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from ..saving import replace_file
+from ..stages import MethodResult
+from .svg import escape
+from .table import Column, columns, is_upper_bound
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a page.
+
+    Attributes:
+        title: plain text.
+        html: markup, put in as it is: what `figures` and `results_table` return.
+        note: plain text under the title, or "".
+    """
+
+    title: str
+    html: str
+    note: str = ""
+
+
+def style() -> str:
+    """Return the style sheet that all pages of protodrift share."""
+    return resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+
+
+def results_table(results: Mapping[str, MethodResult]) -> str:
+    """Return an HTML table: R rows of methods by A_1..A_T, overall, F_T (percent) and distance of old prototypes.
+
+    The best row of each column is bold; upper bounds (oracle, joint), which see old images, do not compete.
+    """
+    table = columns(results)
+    head = "".join(_heading(column) for column in table)
+    body = "".join(_row(i, name, result, table) for i, (name, result) in enumerate(results.items()))
+    bounds = any(is_upper_bound(result.method) for result in results.values())
+    note = "Bold: best of a column. F and distance: lower is better."
+    note += " In italics: upper bounds, which see old images and do not compete." if bounds else ""
+    # tabindex lets a keyboard scroll the container.
+    return (
+        '<div class="table-scroll" tabindex="0" role="region" aria-label="Results">'
+        f'<table class="results"><thead><tr><th scope="col">Method</th>{head}</tr></thead><tbody>{body}</tbody></table>'
+        f'</div><p class="note">{note}</p>'
+    )
+
+
+def _heading(column: Column) -> str:
+    index = f"<sub>{escape(column.index)}</sub>" if column.index else ""
+    symbol = f"<i>{escape(column.symbol)}</i>" if column.index else escape(column.symbol)
+    return f'<th scope="col" title="{escape(column.meaning)}">{symbol}{index}</th>'
+
+
+def _row(row: int, name: str, result: MethodResult, table: Sequence[Column]) -> str:
+    cells = "".join(
+        f"<td><b>{column.texts[row]}</b></td>" if row in column.best else f"<td>{column.texts[row]}</td>"
+        for column in table
+    )
+    css = ' class="bound"' if is_upper_bound(result.method) else ""
+    return f'<tr{css}><th scope="row">{escape(name)}</th>{cells}</tr>'
+
+
+def side_by_side(*figures: str) -> str:
+    """Return figures next to each other; below each other in a narrow window."""
+    return f'<div class="side-by-side">{"".join(figures)}</div>'
+
+
+def render(title: str, intro: str, sections: Sequence[Section], facts: Mapping[str, str]) -> str:
+    """Return a whole HTML document.
+
+    Args:
+        title: plain text.
+        intro: plain text; an empty line begins a new paragraph.
+        sections: what the page shows, in order.
+        facts: how it was made (command, seed, threads, versions, ...): a table at the foot of the page.
+    """
+    paragraphs = "".join(f"<p>{escape(part.strip())}</p>" for part in intro.split("\n\n") if part.strip())
+    body = "".join(_section(section) for section in sections)
+    # The empty icon keeps a browser from asking a server for /favicon.ico.
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style()}</style>\n</head>\n<body>\n"
+        f'<header><h1>{escape(title)}</h1><div class="lede">{paragraphs}</div></header>\n'
+        f"<main>\n{body}</main>\n{_footer(facts)}</body>\n</html>\n"
+    )
+
+
+def _section(section: Section) -> str:
+    note = f'<p class="note">{escape(section.note)}</p>' if section.note else ""
+    return f"<section><h2>{escape(section.title)}</h2>{note}\n{section.html}\n</section>\n"
+
+
+def _footer(facts: Mapping[str, str]) -> str:
+    if not facts:
+        return ""
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in facts.items()
+    )
+    return f'<footer><h2>How this was made</h2><table class="facts"><tbody>{rows}</tbody></table></footer>\n'
+
+
+def write(path: str | Path, html: str) -> None:
+    """Write a page atomically: after a crash the file holds the old page or the new one, whole."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(target, html.encode())
