@@ -22,6 +22,10 @@ class ModelFileError(ProtodriftError, ValueError):
     """A model directory that is missing, damaged, newer than this version, or not a model at all."""
 
 
+class RunError(ProtodriftError, RuntimeError):
+    """A run directory that cannot be used or written; what was finished is kept."""
+
+
 class NotLearnedError(ProtodriftError, ValueError, AttributeError):
     """Something was asked of a model that has not learned a task yet."""
 

@@ -18,16 +18,17 @@ from .config import check, decode, encode, flag, number, one_of, optional, whole
 from .data.arrays import InputSpec, read_images, read_labels
 from .data.dataset import Examples
 from .data.transforms import CropFlip, default_augmentation
-from .drift import SDC, Drift, DriftReport, compensate
+from .drift import SDC, Drift, DriftReport
 from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
+from .evolution import readout_view, update_prototypes
 from .labels import Label, sorted_labels
 from .memory import Memory
 from .methods import Method, Schedule, get_method
-from .networks.build import BACKBONES, build_embedder
+from .networks.build import BACKBONES, build_embedder, embedding_options
 from .networks.embedder import Embedder, embed
 from .objectives import Objective, Triplet
 from .penalties import Penalty, Tensors
-from .progress import training_progress
+from .progress import reporting
 from .prototypes import Prototypes
 from .readouts import NearestClassMean, Readout
 from .trainer import Trained, Training, advance
@@ -69,6 +70,7 @@ class LearnerState:
         prototypes: mu_c of all classes seen.
         tasks: one entry a task.
         drift: what the last task's drift compensation did; empty after the first task.
+        readout: what the read-out has learned.
     """
 
     spec: InputSpec
@@ -78,6 +80,7 @@ class LearnerState:
     prototypes: Prototypes
     tasks: tuple[LearnedTask, ...]
     drift: DriftReport
+    readout: Tensors
 
 
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -258,7 +261,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             _check_fixed(state, fixed)
             trained = replace(state.trained, kept=_kept_for(method.penalties, state))
         task = 1 if state is None else len(state.tasks) + 1
-        with training_progress("learning", self.verbose) as on_progress:
+        with reporting(self.verbose) as reporter, reporter.training(method, task) as on_progress:
             trained_now = advance(
                 trained,
                 new,
@@ -269,21 +272,34 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 seed=self.random_state,
                 on_progress=on_progress,
             )
+        network, memory = trained_now.network, trained_now.memory
+        z_new = embed(network, new.images)
         prototypes, report = update_prototypes(
-            None if state is None else state.prototypes, trained.network, trained_now, new, method.drift, task
+            None if state is None else state.prototypes,
+            method,
+            task=task,
+            new=new,
+            z_new=z_new,
+            z_old=None if trained.network is network else embed(trained.network, new.images),
+            kept=None if memory is None else (memory, embed(network, memory.images)),
         )
-        rows = new.rows_of(classes)
-        counts = torch.bincount(rows, minlength=len(classes)).tolist()
+        learned = method.readout.learn(
+            {} if state is None else state.readout,
+            method.readout.space(z_new),
+            new.rows_of(trained_now.classes),
+            task,
+            self.random_state,
+        )
+        counts = torch.bincount(new.rows_of(classes), minlength=len(classes)).tolist()
         record = LearnedTask(classes, tuple(counts), trained_now.history, trained_now.note)
         tasks = (*(() if state is None else state.tasks), record)
-        return LearnerState(spec, fixed, method.penalties, trained_now, prototypes, tasks, report)
+        return LearnerState(spec, fixed, method.penalties, trained_now, prototypes, tasks, report, learned)
 
     def _initial_network(self, spec: InputSpec, first: Examples) -> Embedder:
         network = build_embedder(
             self.backbone,
             spec,
-            embedding_dim=self.embedding_dim,
-            normalise=self.normalise,
+            **embedding_options(self.objective, self.embedding_dim, self.normalise),
             weights=self.weights,
             seed=self.random_state,
         )
@@ -331,9 +347,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of each image: the user's labels, over all classes seen so far."""
-        state = self._learned()
-        rows = self.readout.predict(self._embed(X), state.prototypes.means)
-        labels: np.ndarray = self.classes_[rows.numpy()]
+        labels: np.ndarray = self.classes_[self._scores(X).argmax(dim=1).numpy()]
         return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -341,10 +355,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Rows sum to 1. They are not calibrated: a share of nearness, not a frequency.
         """
-        state = self._learned()
         check(type(self).__name__, {"temperature": _RULES["temperature"]}, {"temperature": self.temperature})
-        scores = self.readout.scores(self._embed(X), state.prototypes.means).double() / self.temperature
-        return scores.softmax(dim=1).numpy()
+        probabilities: np.ndarray = (self._scores(X).double() / self.temperature).softmax(dim=1).numpy()
+        return probabilities
+
+    def _scores(self, X: Any) -> torch.Tensor:
+        state, z = self._learned(), self._embed(X)
+        return self.readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout))
 
     def _embed(self, X: Any) -> torch.Tensor:
         state = self._learned()
@@ -431,34 +448,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return clf
 
 
-def update_prototypes(
-    old: Prototypes | None,
-    network_old: Embedder,
-    trained: Trained,
-    new: Examples,
-    drift: Drift | None,
-    task: int,
-) -> tuple[Prototypes, DriftReport]:
-    """Return all prototypes after a task: the old ones compensated for drift (Eq. 13), the new ones computed (Eq. 3).
-
-    With a memory that still has the old images, their prototypes are computed anew instead.
-    """
-    examples = new if trained.memory is None else trained.memory
-    classes = sorted_labels(examples.labels)
-    z_new = embed(trained.network, examples.images)
-    computed = Prototypes.of(classes, z_new, examples.rows_of(classes), task)
-    if old is None:
-        empty = computed.means[:0]
-        return computed, DriftReport((), empty, empty)
-    fitted = None
-    gone = set(old.labels) - set(classes)  # a memory may begin late, or keep some classes only
-    if drift is not None and trained.network is not network_old and gone:
-        z = z_new if examples is new else embed(trained.network, new.images)
-        fitted = drift.fit(embed(network_old, new.images), z, new.rows_of(sorted_labels(new.labels)))
-    moved, report = compensate(old, fitted)
-    return Prototypes.joined(moved, computed), report
-
-
 def _check_new_classes(state: LearnerState, classes: tuple[Label, ...]) -> None:
     known = {label: t for t, task in enumerate(state.tasks, 1) for label in task.classes}
     if type(next(iter(known))) is not type(classes[0]):
@@ -520,7 +509,7 @@ def _decode_params(cls: type, saved: dict[str, Any], given: dict[str, Any]) -> d
             continue
         if isinstance(value, dict) and value.get("type") == "given by the user":
             raise InputError(
-                f"it was made with a {name} of yours ({value.get('name')}), which cannot be stored. Pass it again: "
+                f"its {name} is one of yours ({value.get('name')}), which cannot be stored. Pass it again: "
                 f"load(path, {name}=...)."
             )
         result[name] = decode(value)
@@ -560,6 +549,7 @@ def _tensors(state: LearnerState) -> dict[str, saving.Tensors]:
         "network": dict(state.trained.network.state_dict()),
         "prototypes": {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks},
         "drift": drift,
+        "readout": state.readout,
     }
     for i, kept in enumerate(state.trained.kept):
         result[f"penalty{i}"] = kept
@@ -578,9 +568,12 @@ def _restore(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
         else decode(value)
         for name, value in manifest["fixed"].items()
     }
+    objective = fixed["objective"]
     network = build_embedder(
-        fixed["backbone"], spec, embedding_dim=fixed["embedding_dim"], normalise=fixed["normalise"], seed=0
+        fixed["backbone"], spec, **embedding_options(objective, fixed["embedding_dim"], fixed["normalise"]), seed=0
     )
+    for task in manifest["tasks"]:
+        objective.grow(network, len(task["classes"]))
     network.load_state_dict(tensors["network"], strict=True)
     network = network.to(clf.device).eval()
     labels = tuple(manifest["labels"])
@@ -602,10 +595,11 @@ def _restore(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
         memory = Examples(tensors["memory"]["images"], tuple(manifest["memory_labels"]))
     kept = tuple(tensors[f"penalty{i}"] for i in range(manifest["kept"]))
     last = manifest["last_task"]
-    trained = Trained(network, kept, memory, tuple(last["history"]), last["note"])
+    trained = Trained(network, labels, kept, memory, tuple(last["history"]), last["note"])
     _check_belonging(spec, trained, drift, labels)
     prototypes = Prototypes(labels, means, counts, tasks)
-    return LearnerState(spec, fixed, decode(manifest["penalties"]), trained, prototypes, learned, drift)
+    penalties = decode(manifest["penalties"])
+    return LearnerState(spec, fixed, penalties, trained, prototypes, learned, drift, tensors["readout"])
 
 
 def _check_consistent(

@@ -20,13 +20,20 @@ class Schedule(Config):
 
     Args:
         train: "all" tasks; "first" only, then the network is fixed (E-Fix); "none" (E-Pre).
+        start: what a task's training starts from: the "previous" task's network, or the "initial" one (a new expert
+            for each task).
         batch_norm: "frozen": running statistics stay as they were after the first task, affine weights still train
             (Sec. 5: CIFAR-100, ImageNet-Subset); "train": they keep moving (the fine-grained sets).
     """
 
     train: str = "all"
+    start: str = "previous"
     batch_norm: str = "frozen"
-    rules: ClassVar = {"train": one_of("all", "first", "none"), "batch_norm": one_of("frozen", "train")}
+    rules: ClassVar = {
+        "train": one_of("all", "first", "none"),
+        "start": one_of("previous", "initial"),
+        "batch_norm": one_of("frozen", "train"),
+    }
 
     def trains(self, task: int) -> bool:
         """Return whether task t, counted from 1, trains the network."""

@@ -68,7 +68,7 @@ def write(path: str | Path, manifest: Mapping[str, Any], tensors: Mapping[str, T
     _check_target(path)
     try:
         (path / "versions").mkdir(parents=True, exist_ok=True)
-        with _locked(path):
+        with locked(path):
             return _write_version(path, manifest, tensors)
     except OSError as error:
         raise ModelFileError(
@@ -94,8 +94,20 @@ def read(path: str | Path) -> Saved:
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ModelFileError(f"{path}/CURRENT is damaged: version {version!r}.")
     folder = path / "versions" / str(version)
+    manifest, tensors = read_folder(folder, str(digest))  # a missing digest must not pass for "do not check"
+    return Saved(version, manifest, tensors)
+
+
+def read_folder(folder: Path, digest: str | None) -> tuple[dict[str, Any], dict[str, Tensors]]:
+    """Read a folder that `write_folder` wrote, and verify every byte of it.
+
+    Args:
+        folder: the folder.
+        digest: the sha256 of its manifest; None if the caller checks the manifest in another way.
+    """
     data = _bytes(folder / "manifest.json")
-    _check_digest(folder / "manifest.json", data, digest)
+    if digest is not None:
+        _check_digest(folder / "manifest.json", data, digest)
     manifest = _json(folder / "manifest.json", data)
     files = manifest.pop("files", None)
     if not isinstance(files, dict):
@@ -114,7 +126,33 @@ def read(path: str | Path) -> Saved:
     extra = {p.name for p in folder.iterdir()} - set(files) - {"manifest.json"}
     if extra:
         raise ModelFileError(f"{folder} holds files that its manifest does not list: {sorted(extra)[:5]}. Remove them.")
-    return Saved(version, manifest, tensors)
+    return manifest, tensors
+
+
+def write_folder(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensors]) -> str:
+    """Write a folder of tensor files and a manifest with their checksums, all or nothing; return the manifest's sha256.
+
+    It is written beside its final name, synced, and renamed; the caller syncs the folder that holds it.
+    """
+    draft = folder.with_name(f".new-{folder.name}")
+    try:
+        draft.mkdir()
+        files = {}
+        for name, named in sorted(tensors.items()):
+            # safetensors wants plain layout; whoever loads copies into the layout of the network.
+            # Cloned: it refuses tensors that share memory, such as tied weights or prototypes that did not move.
+            plain = {key: value.detach().cpu().contiguous().clone() for key, value in named.items()}
+            content = save_tensors(plain)
+            _write_synced(draft / f"{name}.safetensors", content)
+            files[f"{name}.safetensors"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        data = json.dumps({**manifest, "files": files}, indent=1, allow_nan=False).encode()
+        _write_synced(draft / "manifest.json", data)
+        sync_directory(draft)
+        os.rename(draft, folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return hashlib.sha256(data).hexdigest()
 
 
 def _check_target(path: Path) -> None:
@@ -138,29 +176,12 @@ def _write_version(path: Path, manifest: Mapping[str, Any], tensors: Mapping[str
         shutil.rmtree(stale)
     numbers = [int(p.name) for p in versions.iterdir() if p.name.isdigit()]
     version = max(numbers, default=0) + 1
-    draft = versions / f".new-{version}"
-    try:
-        draft.mkdir()
-        files = {}
-        for name, named in sorted(tensors.items()):
-            # safetensors wants plain layout; whoever loads copies into the layout of the network.
-            # Cloned: it refuses tensors that share memory, such as tied weights or prototypes that did not move.
-            plain = {key: value.detach().cpu().contiguous().clone() for key, value in named.items()}
-            content = save_tensors(plain)
-            _write_synced(draft / f"{name}.safetensors", content)
-            files[f"{name}.safetensors"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-        data = json.dumps({**manifest, "files": files}, indent=1, allow_nan=False).encode()
-        _write_synced(draft / "manifest.json", data)
-        _sync_directory(draft)
-        os.rename(draft, versions / str(version))
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+    digest = write_folder(versions / str(version), manifest, tensors)
     current = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "version": version,
-        "manifest_sha256": hashlib.sha256(data).hexdigest(),
+        "manifest_sha256": digest,
     }
     _publish(path, versions / str(version), (json.dumps(current) + "\n").encode())
     return version
@@ -171,7 +192,7 @@ def _publish(path: Path, folder: Path, content: bytes) -> None:
     current = path / "CURRENT"
     before = current.read_bytes() if current.exists() else None
     try:
-        _sync_directory(folder.parent)
+        sync_directory(folder.parent)
         replace_file(current, content)
     except BaseException:
         # The last sync can fail after CURRENT was replaced. An error must mean that nothing changed: put it back.
@@ -198,7 +219,7 @@ def replace_file(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _write_synced(path: Path, content: bytes) -> None:
@@ -208,7 +229,8 @@ def _write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
     if os.name == "nt":  # Windows cannot open a directory; its renames are journalled
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -219,7 +241,8 @@ def _sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold a directory's lock, or say at once that another process does."""
     lock = FileLock(path / ".lock", timeout=0)
     try:
         lock.acquire()

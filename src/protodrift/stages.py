@@ -1,13 +1,15 @@
-"""Experiments as a tree of stages: what begins alike is computed once.
+"""Experiments as a tree of stages: what begins alike is computed once, what is on disk is not computed again.
 
-Methods that agree on objective, penalty and memory are ONE training, read out with every drift estimator asked for.
-Methods that begin alike share the beginning: in the first task no penalty acts, so E-FT, E-LwF, E-EWC, E-MAS and E-Fix
-have the same first task. A stage is identified by the hash of what acts in it (and nothing else), and of its parent; a
-stage that is in the store is not computed again.
+Methods that agree on objective, penalty and memory are ONE training, read out with every drift estimator and read-out
+asked for. Methods that begin alike share the beginning: in the first task no penalty acts, so E-FT, E-LwF, E-EWC, E-MAS
+and E-Fix have the same first task. A stage is identified by the hash of what acts in it (and nothing else), and of its
+parent. That one mechanism is the cache, the resume after a crash, and the unit that a cluster runs.
 
-    root -> train 1 -> close 1 -> train 2 -> close 2 -> ...      close: importances, memory
+    root -> train 1 -> close 1 -> train 2 -> close 2 -> ...     close: importances and memory
                           |                     |
-                       embed 1               embed 2             read-outs, one a drift estimator: no training
+                       embed 1               embed 2            embeddings of training and test images
+                          |                     |
+                      readout 1 ----------> readout 2           one chain a drift estimator and read-out: no training
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -28,21 +30,29 @@ from . import metrics
 from .config import Config, encode
 from .data.dataset import Examples
 from .data.transforms import CropFlip, default_augmentation
-from .drift import Oracle, compensate
+from .drift import FittedDrift, Oracle
 from .errors import InputError
+from .evolution import readout_view, update_prototypes
 from .labels import Label
 from .methods import Method
-from .networks.build import build_embedder
-from .networks.embedder import embed
-from .progress import training_progress
+from .networks.build import build_embedder, embedding_options
+from .networks.embedder import Embedder, embed
+from .progress import Reporter, silent
 from .prototypes import Prototypes
+from .readouts import View
+from .saving import Tensors
+from .store import Store
 from .tasks import TaskStream
 from .trainer import Trained, Training, close_task, train_network
 
-VERSIONS = {"root": 1, "train": 1, "close": 1, "embed": 1}
+VERSIONS = {"root": 1, "train": 1, "close": 1, "embed": 1, "readout": 1}
 """A number per kind of stage, raised by hand when its numerics change."""
 
+_CACHED = 24  # stages held in memory when a store has them on disk
+
 T = TypeVar("T")
+Packed = tuple[dict[str, Any], dict[str, Tensors]]
+"""A stage as it is stored: JSON data, and named files of named tensors."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Network(Config):
 
     Args:
         backbone: a name from `networks.BACKBONES`.
-        embedding_dim: size of z.
+        embedding_dim: size of z; objectives that classify use the backbone's features instead.
         normalise: L2-normalise z.
         weights: a weight file for the backbone, or None.
     """
@@ -69,14 +79,35 @@ class Embeddings:
     Attributes:
         z_old: (N, D) the new training images through the network before the task (z^{t-1}).
         z_new: (N, D) the same images through the network after it (z^t).
-        z_seen: embeddings of the training images of all tasks so far, for true means.
-        z_test: embeddings of the test images of all tasks so far.
+        z_test: the test images of all tasks so far, in task order.
+        z_kept: what the memory holds, in its order; empty without a memory.
+        true_means: (K, D) the true mean of every class seen so far: what the oracle knows (Eq. 8).
     """
 
     z_old: torch.Tensor
     z_new: torch.Tensor
-    z_seen: torch.Tensor
     z_test: torch.Tensor
+    z_kept: torch.Tensor
+    true_means: torch.Tensor
+
+
+@dataclass(frozen=True)
+class ReadoutResult:
+    """What one drift estimator and read-out made of a trained network after a task.
+
+    Attributes:
+        prototypes: all classes seen so far.
+        kept: what the read-out has learned.
+        predicted: (N,) row of the predicted class for every test image of the tasks so far.
+        accuracies: accuracy on each task so far: a row of a[k, j].
+        distances: distance of each prototype to its true mean; NaN for read-outs without prototypes.
+    """
+
+    prototypes: Prototypes
+    kept: Tensors
+    predicted: torch.Tensor
+    accuracies: tuple[float, ...]
+    distances: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -88,9 +119,11 @@ class MethodResult:
         test_counts: (T,) test images of each task.
         classes: all labels in task order.
         prototype_distance: (T, K) distance of each prototype to the true mean after each task; NaN before a class is
-            learned.
+            learned, and for read-outs without prototypes.
         confusion: (K, K) after the last task.
         prototypes: the store after each task.
+        seconds: time that its stages took when they were computed, shared ones included.
+        bytes_stored: what has to be kept between tasks beside the network, in bytes.
     """
 
     name: str
@@ -102,6 +135,8 @@ class MethodResult:
     prototype_distance: np.ndarray
     confusion: np.ndarray
     prototypes: tuple[Prototypes, ...]
+    seconds: float = 0.0
+    bytes_stored: int = 0
 
     @cached_property
     def average_accuracy(self) -> np.ndarray:
@@ -132,15 +167,37 @@ class MethodResult:
             "method": self.name,
             "configuration": self.method.to_json(),
             "seed": self.seed,
-            "accuracy_matrix": _json_numbers(self.accuracy_matrix),
-            "average_accuracy": _json_numbers(self.average_accuracy),
-            "overall_accuracy": _json_numbers(self.overall_accuracy),
-            "average_forgetting": _json_numbers(self.average_forgetting),
-            "prototype_distance": _json_numbers(self.prototype_distance),
-            "old_prototype_distance": _json_numbers(self.old_prototype_distance),
+            "accuracy_matrix": json_numbers(self.accuracy_matrix),
+            "average_accuracy": json_numbers(self.average_accuracy),
+            "overall_accuracy": json_numbers(self.overall_accuracy),
+            "average_forgetting": json_numbers(self.average_forgetting),
+            "mean_incremental_accuracy": float(self.average_accuracy.mean()),
+            "new_task_accuracy": json_numbers(np.diag(self.accuracy_matrix)),
+            "prototype_distance": json_numbers(self.prototype_distance),
+            "old_prototype_distance": json_numbers(self.old_prototype_distance),
             "confusion": self.confusion.tolist(),
             "classes": list(self.classes),
+            "test_counts": list(self.test_counts),
+            "seconds": round(self.seconds, 3),
+            "bytes_stored": self.bytes_stored,
         }
+
+
+@dataclass
+class _Held:
+    """A stage in memory, and how long it took when it was computed."""
+
+    value: Any
+    seconds: float
+
+
+@dataclass
+class _Codec:
+    """How a kind of stage goes to disk and comes back."""
+
+    pack: Callable[[Any], Packed]
+    unpack: Callable[[Packed], Any]
+    identity: dict[str, Any] = field(default_factory=dict)
 
 
 class Tree:
@@ -151,11 +208,12 @@ class Tree:
         network, training: how every method is trained.
         augment: random views; "auto" as for `IncrementalClassifier`.
         seed: of initial weights, batches and mining (the class order has its own seed, in the stream).
-        verbose: show progress on standard error.
+        store: where stages are kept on disk; None keeps them in memory only.
+        reporter: shows progress.
 
     Attributes:
         computed: how many stages of each kind were really computed. `computed["train"]` counts trainings of one task.
-        seconds: time spent in each kind.
+        loaded: how many came from the store.
     """
 
     def __init__(
@@ -167,7 +225,8 @@ class Tree:
         augment: CropFlip | str | None = "auto",
         seed: int = 0,
         device: str = "cpu",
-        verbose: bool = False,
+        store: Store | None = None,
+        reporter: Reporter = silent,
     ) -> None:
         if stream.dataset.test is None:
             raise InputError("an experiment needs test images: Dataset(X, y, X_test, y_test), or dataset.split(0.2).")
@@ -179,178 +238,429 @@ class Tree:
         )
         self.seed = seed
         self.device = device
-        self.verbose = verbose
+        self.store = store
+        self.reporter = reporter
         self.computed: Counter[str] = Counter()
-        self.seconds: Counter[str] = Counter()
-        self._store: dict[str, Any] = {}
+        self.loaded: Counter[str] = Counter()
+        self._tasks = list(stream)
+        self._fingerprints = [(fingerprint(task.data), fingerprint(task.test)) for task in self._tasks]  # type: ignore[arg-type]
+        self._memory: OrderedDict[str, _Held] = OrderedDict()
 
-    # -- stages --------------------------------------------------------------------------------------------------
+    # -- what there is to ask ------------------------------------------------------------------------------------
 
     def trained(self, method: Method, task: int) -> Trained:
         """Return what training leaves behind after task t (0: the initial network)."""
-        return self._store[self._ensure(method, task)]  # type: ignore[no-any-return]
+        if task == 0:
+            return self._root(method)
+        base = self._network(method, task)
+        if self._close_key(method, task) == self._train_key(method, task):
+            return base
+        closed = self._stage(
+            "close", self._close_key(method, task), self._close_codec(method), lambda: self._close(method, task)
+        )
+        return replace(base, kept=closed.kept, memory=closed.memory)
 
     def embeddings(self, method: Method, task: int) -> Embeddings:
         """Return the embeddings after task t that read-outs and pictures need."""
-        parent = self._ensure(method, task)
-        return self._stage("embed", {}, parent, lambda: self._embed(method, task))[1]
+        codec = _Codec(_pack_embeddings, _unpack_embeddings)
+        return self._stage("embed", self._embed_key(method, task), codec, lambda: self._embed(method, task))
+
+    def z_train(self, method: Method, task: int, of_task: int) -> torch.Tensor:
+        """Return the training images of one task by the network after another, (N, D); not kept."""
+        return embed(self._network(method, task).network, self._tasks[of_task - 1].data.images)
 
     def true_means(self, method: Method, task: int) -> torch.Tensor:
         """Return the true mean of every class seen up to task t in the space of its network, (K, D) (Eq. 8)."""
-        seen = self._seen(task)
-        means = self.embeddings(method, task).z_seen
-        return Prototypes.of(self._classes(task), means, seen.rows_of(self._classes(task)), task).means
+        return self.embeddings(method, task).true_means
+
+    def readout(self, method: Method, task: int) -> ReadoutResult:
+        """Return prototypes and predictions after task t."""
+        codec = _Codec(_pack_readout, lambda packed: _unpack_readout(packed, self._classes(task)))
+        return self._stage("readout", self._readout_key(method, task), codec, lambda: self._read_out(method, task))
 
     def prototypes(self, method: Method, task: int) -> Prototypes:
         """Return the prototypes after task t: the old ones compensated (Eq. 13), the new ones computed (Eq. 3)."""
-        embeddings = self.embeddings(method, task)
-        current = self.stream[task - 1]
-        if method.memory is not None:  # the old images are there: all prototypes are computed anew
-            new = Prototypes.of(
-                self._classes(task), embeddings.z_seen, self._seen(task).rows_of(self._classes(task)), task
-            )
-            return new if task == 1 else Prototypes.joined(self.prototypes(method, task - 1), new)
-        rows = current.data.rows_of(current.classes)
-        new = Prototypes.of(current.classes, embeddings.z_new, rows, task)
-        if task == 1:
-            return new
-        old = self.prototypes(method, task - 1)
-        fitted = None
-        if isinstance(method.drift, Oracle):
-            fitted = method.drift.knowing(self.true_means(method, task)[: len(old)])
-        elif method.drift is not None:
-            fitted = method.drift.fit(embeddings.z_old, embeddings.z_new, rows)
-        return Prototypes.joined(compensate(old, fitted)[0], new)
+        return self.readout(method, task).prototypes
 
     def run(self, methods: Mapping[str, Method]) -> dict[str, MethodResult]:
         """Return the result of every method; trainings are shared wherever methods agree."""
-        return {name: self._result(name, method) for name, method in methods.items()}
+        self.reporter.plan(self.missing(methods))
+        results = {}
+        for name, method in methods.items():
+            results[name] = self._result(name, method)
+            self.reporter.result(name, results[name].average_accuracy, results[name].overall_accuracy)
+        return results
 
-    # -- how they are made ---------------------------------------------------------------------------------------
+    def missing(self, methods: Mapping[str, Method]) -> dict[str, str]:
+        """Return the stages that a run of these methods would compute now, key -> kind, in no particular order."""
+        wanted: dict[str, str] = {}
+        for method in methods.values():
+            for t in range(1, len(self.stream) + 1):
+                chain = {
+                    self._root_key(method): "root",
+                    self._train_key(method, t): "train",
+                    self._embed_key(method, t): "embed",
+                    self._readout_key(method, t): "readout",
+                }
+                if self._close_key(method, t) not in chain:
+                    chain[self._close_key(method, t)] = "close"
+                for key, kind in chain.items():
+                    wanted.setdefault(key, kind)
+        return {key: kind for key, kind in wanted.items() if not self._there(kind, key)}
 
-    def _ensure(self, method: Method, task: int) -> str:
-        """Compute what is missing of the chain up to task t and return the key of its last stage."""
-        key, trained = self._stage("root", self._root_identity(), "", self._root)
-        for t in range(1, task + 1):
-            before = trained
-            new = self.stream[t - 1].data
-            if not method.schedule.trains(t):
-                key, trained = self._stage("close", {"carried": True, "task": t}, key, lambda b=before: b)  # type: ignore[misc]
-                continue
-            key, fresh = self._stage(
-                "train",
-                self._train_identity(method, t),
-                key,
-                lambda b=before, n=new, t=t: self._train(b, n, t, method),  # type: ignore[misc]
-            )
-            kept = {"penalty": encode(method.penalties), "memory": encode(method.memory), "seed": self.seed}
-            key, trained = self._stage(
-                "close",
-                kept,
-                key,
-                lambda f=fresh, b=before, n=new, t=t: close_task(f, b, n, task=t, method=method, seed=self.seed),  # type: ignore[misc]
-            )
-        return key
+    # -- identity: only what acts --------------------------------------------------------------------------------
 
-    def _stage(self, kind: str, identity: Mapping[str, Any], parent: str, compute: Callable[[], T]) -> tuple[str, T]:
-        described = {"kind": kind, "version": VERSIONS[kind], "parent": parent, **identity}
-        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
-        if key not in self._store:
-            started = time.perf_counter()
-            self._store[key] = compute()
-            self.seconds[kind] += time.perf_counter() - started  # type: ignore[assignment]
-            self.computed[kind] += 1
-        return key, self._store[key]
+    def _key(self, kind: str, parents: str | list[str], identity: Mapping[str, Any]) -> str:
+        described = {"kind": kind, "version": VERSIONS[kind], "parents": parents, **identity}
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
-    def _root_identity(self) -> dict[str, Any]:
-        return {
-            "network": encode(self.network),
+    def _root_key(self, method: Method) -> str:
+        options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalise)
+        identity = {
+            "network": {**encode(self.network), **options},
             "seed": self.seed,
-            "data": fingerprint(self.stream[0].data),
+            "data": self._fingerprints[0][0],
             "device": self.device,
             "threads": torch.get_num_threads(),
         }
+        return self._key("root", "", identity)
 
-    def _train_identity(self, method: Method, task: int) -> dict[str, Any]:
-        """Only what acts: no penalty, batch-norm policy or memory in the first task, no drift or read-out in any."""
+    def _train_key(self, method: Method, task: int) -> str:
+        if task == 0:
+            return self._root_key(method)
+        if not method.schedule.trains(task) and not method.objective.classifies:
+            return self._train_key(method, task - 1)  # the network is simply still there
         later = {
             "penalty": encode(method.penalties),
             "batch_norm": method.schedule.batch_norm,
             "memory": encode(method.memory),
         }
-        return {
+        following = [encode(penalty) for penalty in method.penalties if penalty.follows_path]
+        identity = {
             "task": task,
+            "trains": method.schedule.trains(task),
             "objective": encode(method.objective),
             "training": encode(self.training),
             "augment": encode(self.augment),
-            "data": fingerprint(self.stream[task - 1].data),
-            **(later if task > 1 else {}),
+            "data": self._fingerprints[task - 1][0],
+            **(later if task > 1 else {"penalty": following} if following else {}),
         }
+        first = method.schedule.start == "initial"
+        return self._key("train", self._root_key(method) if first else self._close_key(method, task - 1), identity)
 
-    def _root(self) -> Trained:
+    def _close_key(self, method: Method, task: int) -> str:
+        trained = self._train_key(method, task)
+        if task == 0 or not (method.penalties or method.memory):
+            return trained  # nothing to measure, nothing to keep
+        identity = {
+            "task": task,
+            "penalty": encode(method.penalties),
+            "memory": encode(method.memory),
+            "before": self._close_key(method, task - 1),
+        }
+        return self._key("close", trained, identity)
+
+    def _embed_key(self, method: Method, task: int) -> str:
+        identity = {"task": task, "data": self._fingerprints[:task], "space": method.readout.space_name}
+        before = self._train_key(method, task - 1)
+        return self._key("embed", [self._close_key(method, task), before], identity)
+
+    def _readout_key(self, method: Method, task: int) -> str:
+        parents = [self._embed_key(method, task)] + ([self._readout_key(method, task - 1)] if task > 1 else [])
+        return self._key("readout", parents, {"drift": encode(method.drift), "readout": encode(method.readout)})
+
+    # -- how stages are made -------------------------------------------------------------------------------------
+
+    def _there(self, kind: str, key: str) -> bool:
+        return key in self._memory or (self.store is not None and self.store.has(kind, key))
+
+    def _stage(self, kind: str, key: str, codec: _Codec, compute: Callable[[], T]) -> T:
+        held = self._memory.get(key)
+        if held is None:
+            held = self._loaded(kind, key, codec) or self._computed(kind, key, codec, compute)
+            self._memory[key] = held
+        self._memory.move_to_end(key)
+        while self.store is not None and len(self._memory) > _CACHED:
+            self._memory.popitem(last=False)
+        value: T = held.value
+        return value
+
+    def _loaded(self, kind: str, key: str, codec: _Codec) -> _Held | None:
+        packed = None if self.store is None else self.store.get(kind, key)
+        if packed is None:
+            return None
+        self.loaded[kind] += 1
+        return _Held(codec.unpack(packed), packed[0]["seconds"])
+
+    def _computed(self, kind: str, key: str, codec: _Codec, compute: Callable[[], T]) -> _Held:
+        # A stage computes its parents first, inside `compute`: their time is theirs.
+        inner = self._inner = getattr(self, "_inner", 0.0)
+        started = time.perf_counter()
+        value = compute()
+        total = time.perf_counter() - started
+        seconds = total - (self._inner - inner)
+        self._inner = inner + total
+        self.computed[kind] += 1
+        self.reporter.done(kind)
+        if self.store is not None:
+            data, tensors = codec.pack(value)
+            self.store.put(kind, key, {"kind": kind, "seed": self.seed}, {**data, "seconds": seconds}, tensors)
+        return _Held(value, seconds)
+
+    def _seconds(self, keys: Mapping[str, str]) -> float:
+        total = 0.0
+        for key, kind in keys.items():
+            if key in self._memory:
+                total += self._memory[key].seconds
+            elif self.store is not None:
+                packed = self.store.get(kind, key)
+                total += 0.0 if packed is None else packed[0]["seconds"]
+        return total
+
+    def _root(self, method: Method) -> Trained:
+        def compute() -> Trained:
+            network = self._fresh(method, 0)
+            network.standardise.fit(self._tasks[0].data.images)
+            return Trained(network.to(self.device).eval())
+
+        return self._stage("root", self._root_key(method), self._network_codec(method, ()), compute)
+
+    def _fresh(self, method: Method, task: int) -> Embedder:
+        """Return a network of the right shape: initial weights, and the heads of the tasks up to t."""
         network = build_embedder(
             self.network.backbone,
             self.stream.dataset.spec,
-            embedding_dim=self.network.embedding_dim,
-            normalise=self.network.normalise,
+            **embedding_options(method.objective, self.network.embedding_dim, self.network.normalise),
             weights=self.network.weights,
             seed=self.seed,
         )
-        network.standardise.fit(self.stream[0].data.images)
-        return Trained(network.to(self.device).eval())
+        for classes in self._head_classes(method, task):
+            method.objective.grow(network, len(classes))
+        return network
 
-    def _train(self, before: Trained, new: Examples, task: int, method: Method) -> Trained:
-        examples = new if before.memory is None else Examples.concatenate([before.memory, new])
-        with training_progress("training", self.verbose) as on_progress:
-            return train_network(
+    def _head_classes(self, method: Method, task: int) -> list[tuple[Label, ...]]:
+        own = list(self.stream.task_classes[:task])
+        return own[-1:] if method.schedule.start == "initial" else own
+
+    def _network(self, method: Method, task: int) -> Trained:
+        """Return the network after task t: trained, or the one that is simply still there."""
+        key = self._train_key(method, task)
+        classes = tuple(label for part in self._head_classes(method, task) for label in part)
+        if task and key == self._train_key(method, task - 1):
+            note = f"the schedule trains {method.schedule.train!r} tasks"
+            return replace(self._network(method, task - 1), classes=classes, note=note)
+        if task == 0:
+            return self._root(method)
+        codec = self._network_codec(method, classes, task)
+        return self._stage("train", key, codec, lambda: self._train(method, task))
+
+    def _network_codec(self, method: Method, classes: tuple[Label, ...], task: int = 0) -> _Codec:
+        def pack(trained: Trained) -> Packed:
+            tensors = {"network": dict(trained.network.state_dict())}
+            tensors.update({f"running{i}": state for i, state in enumerate(trained.running)})
+            return {"history": list(trained.history), "note": trained.note, "running": len(trained.running)}, tensors
+
+        def unpack(packed: Packed) -> Trained:
+            data, tensors = packed
+            network = self._fresh(method, task)
+            network.load_state_dict(tensors["network"])
+            running = tuple(tensors[f"running{i}"] for i in range(data["running"]))
+            history = tuple(data["history"])
+            return Trained(network.to(self.device).eval(), classes, (), None, history, data["note"], running)
+
+        return _Codec(pack, unpack)
+
+    def _close_codec(self, method: Method) -> _Codec:
+        def pack(closed: Trained) -> Packed:
+            tensors = {f"kept{i}": kept for i, kept in enumerate(closed.kept)}
+            if closed.memory is not None:
+                assert closed.memory.ids is not None  # a stream's examples know their rows
+                tensors["memory"] = {"ids": closed.memory.ids}
+            return {"kept": len(closed.kept)}, tensors
+
+        def unpack(packed: Packed) -> Trained:
+            data, tensors = packed
+            memory = None
+            if "memory" in tensors:
+                memory = self.stream.dataset.train.at(tensors["memory"]["ids"])
+            kept = tuple(tensors[f"kept{i}"] for i in range(data["kept"]))
+            return Trained(None, (), kept, memory)  # type: ignore[arg-type]
+
+        return _Codec(pack, unpack)
+
+    def _before(self, method: Method, task: int) -> Trained:
+        """Return what task t starts from."""
+        return self.trained(method, 0 if method.schedule.start == "initial" else task - 1)
+
+    def _train(self, method: Method, task: int) -> Trained:
+        before = self._before(method, task)
+        checkpoint = None
+        if self.store is not None:
+            checkpoint = self.store.checkpoint("train", self._train_key(method, task))
+        with self.reporter.training(method, task) as on_progress:
+            trained = train_network(
                 before,
-                examples,
+                self._tasks[task - 1].data,
                 task=task,
                 method=method,
                 training=self.training,
                 augment=self.augment,
                 seed=self.seed,
                 on_progress=on_progress,
+                checkpoint=checkpoint,
             )
+        following = any(penalty.follows_path for penalty in method.penalties)
+        # Other penalties' states are not needed any more, and the first task may be shared by other methods.
+        return replace(trained, kept=(), memory=None, running=trained.running if following else ())
+
+    def _close(self, method: Method, task: int) -> Trained:
+        new = self._tasks[task - 1].data
+        return close_task(
+            self._network(method, task), self._before(method, task), new, task=task, method=method, seed=self.seed
+        )
 
     def _embed(self, method: Method, task: int) -> Embeddings:
-        network, network_old = (self.trained(method, t).network for t in (task, task - 1))
-        seen = self._seen(task)
-        test = Examples.concatenate([self.stream[t].test for t in range(task)])  # type: ignore[misc]
-        z_seen = embed(network, seen.images)
-        new = self.stream[task - 1].data.images
-        return Embeddings(embed(network_old, new), z_seen[-len(new) :], z_seen, embed(network, test.images))
+        trained = self.trained(method, task)
+        network, network_old = trained.network, self._network(method, task - 1).network
+        z_seen = [embed(network, self._tasks[t].data.images) for t in range(task)]
+        seen = Examples.concatenate([self._tasks[t].data for t in range(task)])
+        space = method.readout.space
+        classes = self._classes(task)
+        true = Prototypes.of(classes, space(torch.cat(z_seen)), seen.rows_of(classes), task).means
+        new = self._tasks[task - 1].data.images
+        z_old = z_seen[-1] if network_old is network else embed(network_old, new)
+        kept = z_seen[-1][:0] if trained.memory is None else embed(network, trained.memory.images)
+        return Embeddings(z_old, z_seen[-1], self._z_test(network, task), kept, true)
 
-    def _seen(self, task: int) -> Examples:
-        return Examples.concatenate([self.stream[t].data for t in range(task)])
+    def _z_test(self, network: Embedder, task: int) -> torch.Tensor:
+        return torch.cat([embed(network, self._test(t).images) for t in range(1, task + 1)])
+
+    def _read_out(self, method: Method, task: int) -> ReadoutResult:
+        before = self.readout(method, task - 1) if task > 1 else None
+        embeddings = self.embeddings(method, task)
+        trained = self.trained(method, task)
+        new, classes = self._tasks[task - 1].data, self._classes(task)
+        fitted: FittedDrift | None = None
+        if isinstance(method.drift, Oracle) and before is not None:
+            fitted = method.drift.knowing(embeddings.true_means[: len(before.prototypes)])
+        moved = self._train_key(method, task) != self._train_key(method, task - 1)
+        prototypes, _ = update_prototypes(
+            None if before is None else before.prototypes,
+            method,
+            task=task,
+            new=new,
+            z_new=embeddings.z_new,
+            z_old=embeddings.z_old if moved else None,
+            kept=None if trained.memory is None else (trained.memory, embeddings.z_kept),
+            fitted=fitted,
+        )
+        z_learn = embeddings.z_new
+        if method.readout.needs_every_network:
+            z_learn = embed(self.trained(method, 0).network, new.images)
+        kept = method.readout.learn(
+            {} if before is None else before.kept,
+            method.readout.space(z_learn),
+            new.rows_of(classes),
+            task,
+            self.seed,
+        )
+        predicted = method.readout.predict(self._view(method, task, embeddings.z_test, prototypes, kept))
+        y_true = [label for t in range(1, task + 1) for label in self._test(t).labels]
+        y_pred = [classes[row] for row in predicted.tolist()]
+        accuracies = metrics.task_accuracies(y_true, y_pred, self.stream.task_classes[:task])
+        distances = np.full(len(classes), np.nan)
+        if method.readout.uses_prototypes:
+            distances = metrics.prototype_distance(prototypes.means, embeddings.true_means)
+        return ReadoutResult(prototypes, kept, predicted, tuple(accuracies.tolist()), tuple(distances.tolist()))
+
+    def _view(self, method: Method, task: int, z_test: torch.Tensor, prototypes: Prototypes, kept: Tensors) -> View:
+        view = readout_view(z_test, prototypes, self._network(method, task).network, kept)
+        if not method.readout.needs_every_network:
+            return view
+
+        def z_of_task(t: int) -> torch.Tensor:
+            return self._z_test(self._network(method, t).network, task)
+
+        def logits_of_task(t: int) -> list[torch.Tensor]:
+            network = self._network(method, t).network
+            with torch.no_grad():
+                return network.logits(z_of_task(t))
+
+        return replace(view, z_of_task=z_of_task, logits_of_task=logits_of_task)
+
+    def _test(self, task: int) -> Examples:
+        test = self._tasks[task - 1].test
+        assert test is not None  # checked when the tree was made
+        return test
 
     def _classes(self, task: int) -> tuple[Label, ...]:
         return tuple(label for classes in self.stream.task_classes[:task] for label in classes)
 
     def _result(self, name: str, method: Method) -> MethodResult:
-        stream, classes = self.stream, self.stream.classes
-        acc = np.full((len(stream), len(stream)), np.nan)
-        distance = np.full((len(stream), len(classes)), np.nan)
-        stores = []
-        for k in range(1, len(stream) + 1):
-            store = self.prototypes(method, k)
-            stores.append(store)
-            y_true = [label for t in range(k) for label in stream[t].test.labels]  # type: ignore[union-attr]
-            rows = method.readout.predict(self.embeddings(method, k).z_test, store.means)
-            y_pred = [store.labels[row] for row in rows.tolist()]
-            acc[k - 1, :k] = metrics.task_accuracies(y_true, y_pred, stream.task_classes[:k])
-            distance[k - 1, : len(store)] = metrics.prototype_distance(store.means, self.true_means(method, k))
+        tasks, classes = len(self.stream), self.stream.classes
+        acc = np.full((tasks, tasks), np.nan)
+        distance = np.full((tasks, len(classes)), np.nan)
+        results = [self.readout(method, k) for k in range(1, tasks + 1)]
+        keys: dict[str, str] = {self._root_key(method): "root"}
+        for k, result in enumerate(results, 1):
+            acc[k - 1, :k] = result.accuracies
+            distance[k - 1, : len(result.distances)] = result.distances
+            keys[self._train_key(method, k)] = keys.get(self._train_key(method, k), "train")
+            keys.setdefault(self._close_key(method, k), "close")
+            keys[self._embed_key(method, k)] = "embed"
+            keys[self._readout_key(method, k)] = "readout"
+        y_true = [label for k in range(1, tasks + 1) for label in self._test(k).labels]
+        y_pred = [classes[row] for row in results[-1].predicted.tolist()]
         return MethodResult(
             name,
             method,
             self.seed,
             acc,
-            tuple(len(task.test) for task in stream),  # type: ignore[arg-type]
+            tuple(len(self._test(k)) for k in range(1, tasks + 1)),
             classes,
             distance,
             metrics.confusion_matrix(y_true, y_pred, classes),
-            tuple(stores),
+            tuple(result.prototypes for result in results),
+            self._seconds(keys),
+            self._bytes_stored(method, results[-1]),
         )
+
+    def _bytes_stored(self, method: Method, last: ReadoutResult) -> int:
+        """Count what must be kept after the last task beside the network itself, in bytes."""
+        trained = self.trained(method, len(self.stream))
+        parts = [tensor for kept in trained.kept for tensor in kept.values()] + list(last.kept.values())
+        if method.readout.uses_prototypes:
+            parts.append(last.prototypes.means)
+        if trained.memory is not None:
+            parts.append(trained.memory.images)
+        if method.readout.needs_every_network:  # a network a task, not one
+            parts += (len(self.stream) - 1) * list(trained.network.state_dict().values())
+        return sum(part.numel() * part.element_size() for part in parts)
+
+
+def _pack_embeddings(value: Embeddings) -> Packed:
+    return {}, {"embeddings": dict(vars(value))}
+
+
+def _unpack_embeddings(packed: Packed) -> Embeddings:
+    return Embeddings(**packed[1]["embeddings"])
+
+
+def _pack_readout(value: ReadoutResult) -> Packed:
+    prototypes = value.prototypes
+    data = {
+        "accuracies": json_numbers(np.array(value.accuracies)),
+        "distances": json_numbers(np.array(value.distances)),
+    }
+    tensors = {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks}
+    return data, {"prototypes": tensors, "kept": value.kept, "predicted": {"rows": value.predicted}}
+
+
+def _unpack_readout(packed: Packed, classes: tuple[Label, ...]) -> ReadoutResult:
+    data, tensors = packed
+    prototypes = Prototypes(classes, **tensors["prototypes"])
+    numbers = [tuple(np.nan if v is None else v for v in data[name]) for name in ("accuracies", "distances")]
+    return ReadoutResult(prototypes, tensors["kept"], tensors["predicted"]["rows"], *numbers)
 
 
 def fingerprint(examples: Examples) -> str:
@@ -360,7 +670,8 @@ def fingerprint(examples: Examples) -> str:
     return digest.hexdigest()
 
 
-def _json_numbers(values: np.ndarray) -> Any:
+def json_numbers(values: np.ndarray) -> Any:
+    """Return numbers as nested lists, NaN as None."""
     if values.ndim > 1:
-        return [_json_numbers(row) for row in values]
+        return [json_numbers(row) for row in values]
     return [None if np.isnan(value) else float(value) for value in values]

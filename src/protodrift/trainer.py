@@ -7,24 +7,25 @@ after task t. It never changes what it was given: an error or an interrupt in th
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
 
 from . import seeding
 from .config import Config, number, one_of, optional, whole
-from .data.batches import class_balanced_batches, missing_signal
+from .data.batches import class_balanced_batches
 from .data.dataset import Examples
 from .data.transforms import CropFlip
 from .errors import CollapseWarning, DivergedError, NothingToTrainWarning
-from .labels import sorted_labels
+from .labels import Label, sorted_labels
 from .methods import Method
 from .networks.embedder import Embedder, embed
-from .penalties import TaskContext, Tensors
+from .penalties import Penalty, TaskContext, Tensors
 from .step import Step
 
 
@@ -86,17 +87,31 @@ class Trained:
 
     Attributes:
         network: F^t, in eval mode; never changed again.
+        classes: all classes seen so far, in task order, sorted within a task.
         kept: what each penalty keeps, in the order of the method's penalties.
         memory: the images kept, or None.
         history: for each epoch of the last task: mean loss, mean of gamma * L_C.
         note: why the network was not trained in the last task, or "".
+        running: the penalties' states at the end of training; `close_task` uses them up.
     """
 
     network: Embedder
+    classes: tuple[Label, ...] = ()
     kept: tuple[Tensors, ...] = ()
     memory: Examples | None = None
     history: tuple[dict[str, float], ...] = ()
     note: str = ""
+    running: tuple[Tensors, ...] = ()
+
+
+class Checkpoint(Protocol):
+    """Where a training keeps its last finished epoch, to go on from there after a crash."""
+
+    def load(self) -> tuple[dict[str, Any], dict[str, Tensors]] | None:
+        """Return what was saved last, or None."""
+
+    def save(self, data: dict[str, Any], tensors: dict[str, Tensors]) -> None:
+        """Replace what was saved; all or nothing."""
 
 
 def advance(
@@ -120,10 +135,9 @@ def advance(
         seed: the run's seed; all randomness follows from it and t.
         on_progress: called after every epoch.
     """
-    examples = new if previous.memory is None else Examples.concatenate([previous.memory, new])
     result = train_network(
         previous,
-        examples,
+        new,
         task=task,
         method=method,
         training=training,
@@ -136,7 +150,7 @@ def advance(
 
 def train_network(
     previous: Trained,
-    examples: Examples,
+    new: Examples,
     *,
     task: int,
     method: Method,
@@ -144,84 +158,179 @@ def train_network(
     augment: CropFlip | None,
     seed: int,
     on_progress: OnProgress | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Trained:
-    """Return the network after training on `examples`; penalties act from the second task on."""
-    rows = examples.rows_of(sorted_labels(examples.labels))
+    """Train the network on D^t and what memory kept; penalties act from the second task on.
+
+    With a `checkpoint` the last finished epoch is saved, and an interrupted training goes on from there to the same
+    result, bit for bit: every epoch draws its randomness from (seed, t, epoch).
+    """
+    added = sorted_labels(new.labels)
+    classes = previous.classes + added
+    examples = new if previous.memory is None else Examples.concatenate([previous.memory, new])
+    rows = examples.rows_of(classes)
+    context = TaskContext(previous.network, method.objective, examples.images, rows, task, seed)
     note = "" if method.schedule.trains(task) else f"the schedule trains {method.schedule.train!r} tasks"
     if not note:
-        note = missing_signal(rows)
+        note = method.objective.missing_signal(rows)
         if note:
             warnings.warn(f"task {task}: {note}.", NothingToTrainWarning, stacklevel=3)
+    network = previous.network
+    if method.objective.classifies or not (note or training.epochs == 0):
+        network = copy.deepcopy(network)
+        with seeding.global_seed(seed, "new head", task):
+            method.objective.start_task(network, context, len(added))
+    before = Trained(network.eval(), classes, previous.kept, previous.memory, (), note)
     if note or training.epochs == 0:
-        return Trained(previous.network, previous.kept, previous.memory, (), note)
-    network = copy.deepcopy(previous.network)
-    context = TaskContext(previous.network, method.objective, examples.images, rows, task, seed)
-    # A gamma of zero holds nothing: such a penalty is left out, and costs nothing.
-    active = [
-        (penalty, dict(penalty.start_task(context, kept)))
-        for penalty, kept in zip(method.penalties, previous.kept or ({},) * len(method.penalties), strict=True)
-        if task > 1 and penalty.gamma > 0
-    ]
-    optimizer = torch.optim.Adam(network.parameters(), lr=training.rate(task), weight_decay=training.weight_decay)
-    device = next(network.parameters()).device
-    _train_mode(network, frozen_statistics=task > 1 and method.schedule.batch_norm == "frozen")
-    history = []
-    for epoch in range(1, training.epochs + 1):
-        batches = class_balanced_batches(
-            rows,
-            batch_size=training.batch_size,
-            images_per_class=training.images_per_class,
-            epoch=training.epoch,
-            generator=seeding.generator(seed, "batches", task, epoch),
-        )
-        views = seeding.generator(seed, "augmentation", task, epoch)
-        mining = seeding.generator(seed, "mining", task, epoch)
-        losses, penalties = [], []
-        with seeding.global_seed(seed, "layers", task, epoch):  # dropout and the like
-            for batch in batches:
-                images = examples.images[batch]
-                if augment is not None and images.ndim == 4:
-                    images = augment(images, views)
-                step = Step(
-                    network,
-                    images.to(device),
-                    rows[batch].to(device),
-                    generator=mining,
-                    network_old=previous.network if task > 1 else None,
-                )
-                loss = method.objective.loss(step)
-                held = sum((p.gamma * p.penalty(step, state) for p, state in active), torch.zeros((), device=device))
-                total = loss + held if active else loss  # Eq. 7
-                losses.append(float(loss.detach()))
-                penalties.append(float(held.detach()))
-                if not torch.isfinite(total.detach()):
-                    raise _diverged(task, epoch, len(losses), losses[-1], penalties[-1], training)
-                if not total.requires_grad:
-                    continue
-                optimizer.zero_grad(set_to_none=True)
-                total.backward()
-                optimizer.step()
-                for penalty, state in active:
-                    penalty.after_step(step, state)
-        history.append({"loss": sum(losses) / len(losses), "penalty": sum(penalties) / len(penalties)})
+        return before
+    run = _Run(network, previous.network if task > 1 else None, method, training, augment, seed, task)
+    run.start(context, previous.kept)
+    epoch = 1 if checkpoint is None else run.resume(checkpoint.load())
+    for e in range(epoch, training.epochs + 1):
+        run.epoch(e, examples.images, rows)
+        if checkpoint is not None and e < training.epochs:
+            checkpoint.save(*run.snapshot())
         if on_progress is not None:
-            on_progress(Progress(task, epoch, training.epochs, history[-1]["loss"], history[-1]["penalty"]))
-    network.eval()
+            on_progress(Progress(task, e, training.epochs, run.history[-1]["loss"], run.history[-1]["penalty"]))
+    run.merge()
     _check_finite_weights(network, task, training)
     _warn_if_collapsed(network, examples.images, task)
-    return Trained(network, previous.kept, previous.memory, tuple(history), "")
+    return replace(before, network=network.eval(), history=tuple(run.history), running=run.states)
 
 
 def close_task(trained: Trained, previous: Trained, new: Examples, *, task: int, method: Method, seed: int) -> Trained:
     """Let penalties measure what they keep, and memory take its images."""
-    rows = new.rows_of(sorted_labels(new.labels))
-    context = TaskContext(trained.network, method.objective, new.images, rows, task, seed)
-    before = previous.kept or ({},) * len(method.penalties)
+    context = TaskContext(trained.network, method.objective, new.images, new.rows_of(trained.classes), task, seed)
     kept = previous.kept
     if method.schedule.trains(task):  # a network that is never trained again needs nothing that holds it
-        kept = tuple(penalty.end_task(context, old) for penalty, old in zip(method.penalties, before, strict=True))
-    memory = None if method.memory is None else method.memory.keep(previous.memory, new)
-    return Trained(trained.network, kept, memory, trained.history, trained.note)
+        nothing: tuple[Tensors, ...] = ({},) * len(method.penalties)
+        verbs = zip(method.penalties, previous.kept or nothing, trained.running or nothing, strict=True)
+        kept = tuple(penalty.end_task(context, old, state) for penalty, old, state in verbs)
+    memory = None if method.memory is None else method.memory.keep(previous.memory, new, trained.network)
+    return replace(trained, kept=kept, memory=memory, running=())
+
+
+class _Run:
+    """One training while it runs: network, optimiser, penalties' states, history."""
+
+    def __init__(
+        self,
+        network: Embedder,
+        network_old: Embedder | None,
+        method: Method,
+        training: Training,
+        augment: CropFlip | None,
+        seed: int,
+        task: int,
+    ) -> None:
+        self.network = network
+        self.network_old = network_old
+        self.method = method
+        self.training = training
+        self.augment = augment
+        self.seed = seed
+        self.task = task
+        self.history: list[dict[str, float]] = []
+        self.states: tuple[Tensors, ...] = ()
+
+    def start(self, context: TaskContext, kept: tuple[Tensors, ...]) -> None:
+        """Let penalties prepare (they may reparametrise the network), then make the optimiser."""
+        self.states = tuple(
+            dict(penalty.start_task(context, old, self.network)) if self._acts(penalty) else {}
+            for penalty, old in zip(self.method.penalties, kept or ({},) * len(self.method.penalties), strict=True)
+        )
+        self.optimizer = torch.optim.Adam(
+            self.network.parameters(), lr=self.training.rate(self.task), weight_decay=self.training.weight_decay
+        )
+
+    def _acts(self, penalty: Penalty) -> bool:
+        # A gamma of zero holds nothing: such a penalty is left out, and costs nothing.
+        return penalty.gamma > 0 and (self.task > 1 or penalty.follows_path)
+
+    def epoch(self, number: int, all_images: torch.Tensor, all_rows: torch.Tensor) -> None:
+        """Train one epoch."""
+        seed, task, training = self.seed, self.task, self.training
+        batches = class_balanced_batches(
+            all_rows,
+            batch_size=training.batch_size,
+            images_per_class=training.images_per_class,
+            epoch=training.epoch,
+            generator=seeding.generator(seed, "batches", task, number),
+        )
+        views = seeding.generator(seed, "augmentation", task, number)
+        mining = seeding.generator(seed, "mining", task, number)
+        device = next(self.network.parameters()).device
+        _train_mode(self.network, frozen_statistics=task > 1 and self.method.schedule.batch_norm == "frozen")
+        losses, penalties = [], []
+        with seeding.global_seed(seed, "layers", task, number):  # dropout and the like
+            for batch in batches:
+                images = all_images[batch]
+                if self.augment is not None and images.ndim == 4:
+                    images = self.augment(images, views)
+                step = Step(
+                    self.network,
+                    images.to(device),
+                    all_rows[batch].to(device),
+                    objective=self.method.objective,
+                    generator=mining,
+                    network_old=self.network_old,
+                )
+                loss, penalty = self.step(step)
+                losses.append(loss)
+                penalties.append(penalty)
+                if not math.isfinite(loss + penalty):
+                    raise _diverged(task, number, len(losses), loss, penalty, training)
+        self.history.append({"loss": sum(losses) / len(losses), "penalty": sum(penalties) / len(penalties)})
+
+    def step(self, step: Step) -> tuple[float, float]:
+        """Take one optimiser step on L = L_ML + gamma * L_C (Eq. 7); return L_ML and gamma * L_C."""
+        loss = total = self.method.objective.loss(step)
+        active = [(p, state) for p, state in zip(self.method.penalties, self.states, strict=True) if self._acts(p)]
+        held = [p.gamma * p.penalty(step, state) for p, state in active] if self.task > 1 else []
+        penalty = sum((float(part.detach()) for part in held), 0.0)
+        total = sum(held, loss)
+        value = float(loss.detach())
+        if total.requires_grad and math.isfinite(value + penalty):
+            self.optimizer.zero_grad(set_to_none=True)
+            total.backward()
+            self.optimizer.step()
+            for p, state in active:
+                p.after_step(step, state)
+        return value, penalty
+
+    def merge(self) -> None:
+        """Undo what penalties did to the network."""
+        for penalty, state in zip(self.method.penalties, self.states, strict=True):
+            if self._acts(penalty):
+                penalty.merge(self.network, state)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Tensors]]:
+        """Return everything that the next epoch depends on."""
+        optimizer = {
+            f"{i}.{name}": value
+            for i, weight in enumerate(self.network.parameters())
+            for name, value in self.optimizer.state[weight].items()
+        }
+        tensors = {"network": dict(self.network.state_dict()), "optimizer": optimizer}
+        tensors.update({f"penalty{i}": state for i, state in enumerate(self.states)})
+        return {"epoch": len(self.history), "history": self.history}, tensors
+
+    def resume(self, saved: tuple[dict[str, Any], dict[str, Tensors]] | None) -> int:
+        """Go back to a snapshot, and return the number of the next epoch."""
+        if saved is None:
+            return 1
+        data, tensors = saved
+        self.history = list(data["history"])
+        self.network.load_state_dict(tensors["network"])
+        for i, weight in enumerate(self.network.parameters()):
+            names = [name for name in ("step", "exp_avg", "exp_avg_sq") if f"{i}.{name}" in tensors["optimizer"]]
+            for name in names:
+                value = tensors["optimizer"][f"{i}.{name}"]
+                # In the layout of the weight, as Adam made it: the layout decides which loop runs, and the last bits.
+                like = value.clone() if name == "step" else torch.empty_like(weight).copy_(value)
+                self.optimizer.state[weight][name] = like.detach()
+        self.states = tuple(tensors[f"penalty{i}"] for i in range(len(self.states)))
+        return int(data["epoch"]) + 1
 
 
 def _train_mode(network: Embedder, *, frozen_statistics: bool) -> None:

@@ -4,7 +4,7 @@ from sklearn.neighbors import NearestCentroid
 
 from protodrift.data import load_digits
 from protodrift.prototypes import Prototypes
-from protodrift.readouts import NearestClassMean, ncm, nearest_class_mean, squared_distances
+from protodrift.readouts import NearestClassMean, View, ncm, nearest_class_mean, squared_distances
 
 
 def test_prototypes_and_ncm_agree_with_scikit_learn():
@@ -24,7 +24,7 @@ def test_a_class_without_a_prototype_never_wins(bad):
     prototypes = torch.tensor([[5.0, 5.0], [bad, 0.0], [9.0, 9.0]])
     z = torch.zeros(4, 2)
     assert nearest_class_mean(z, prototypes).tolist() == [0] * 4
-    scores = NearestClassMean().scores(z, prototypes)
+    scores = NearestClassMean().scores(View(z, prototypes))
     assert bool((scores[:, 1] == -torch.inf).all())
     assert scores.softmax(dim=1)[:, 1].tolist() == [0] * 4
 

@@ -38,16 +38,6 @@ def class_balanced_batches(
         yield from _full_epoch(members, classes_in_batch, per_class, generator)
 
 
-def missing_signal(rows: torch.Tensor) -> str:
-    """Say why images of these classes cannot train a metric loss, or return "" if they can."""
-    counts = torch.bincount(rows)
-    if int((counts > 0).sum()) < 2:
-        return "a task of one class has no negatives; it gets its prototype and the network stays as it is"
-    if int(counts.max()) < 2:
-        return "no class has two images, so there is no positive pair; the network stays as it is"
-    return ""
-
-
 def _shuffled(items: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return items[torch.randperm(len(items), generator=generator)]
 

@@ -21,10 +21,12 @@ class Examples:
     Attributes:
         images: (N, C, H, W) uint8 or float32, or feature vectors (N, D) float32.
         labels: N labels, the user's own.
+        ids: (N,) their rows in the dataset they come from, or None: a run can note which images it kept.
     """
 
     images: torch.Tensor
     labels: tuple[Label, ...]
+    ids: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
@@ -36,8 +38,12 @@ class Examples:
     def of_classes(self, classes: Iterable[Label]) -> Examples:
         """Return the examples of some classes, in their order here."""
         wanted = set(classes)
-        rows = [i for i, label in enumerate(self.labels) if label in wanted]
-        return Examples(self.images[rows], tuple(self.labels[i] for i in rows))
+        return self.at(torch.tensor([i for i, label in enumerate(self.labels) if label in wanted], dtype=torch.long))
+
+    def at(self, rows: torch.Tensor) -> Examples:
+        """Return the examples at these positions, in that order."""
+        ids = None if self.ids is None else self.ids[rows]
+        return Examples(self.images[rows], tuple(self.labels[i] for i in rows.tolist()), ids)
 
     def rows_of(self, classes: Sequence[Label]) -> torch.Tensor:
         """Return for each example the index of its label in `classes`, (N,) long.
@@ -51,7 +57,12 @@ class Examples:
     @staticmethod
     def concatenate(parts: Sequence[Examples]) -> Examples:
         """Join examples one after another."""
-        return Examples(torch.cat([p.images for p in parts]), tuple(label for p in parts for label in p.labels))
+        ids = [p.ids for p in parts if p.ids is not None]
+        return Examples(
+            torch.cat([p.images for p in parts]),
+            tuple(label for p in parts for label in p.labels),
+            torch.cat(ids) if len(ids) == len(parts) else None,
+        )
 
 
 class Dataset:
@@ -79,7 +90,7 @@ class Dataset:
         images, spec = read_images(X, channels=channels)
         self.name = name
         self.spec = spec
-        self.train = Examples(images, read_labels(y, len(images)))
+        self.train = Examples(images, read_labels(y, len(images)), torch.arange(len(images)))
         self.test: Examples | None = None
         if X_test is not None:
             images_test, _ = read_images(X_test, spec=spec, channels=channels)
@@ -111,10 +122,8 @@ class Dataset:
             held[members[: min(round(test_fraction * len(members)), len(members) - 1)]] = True
         result = object.__new__(Dataset)
         result.name, result.spec = self.name, self.spec
-        result.train, result.test = (
-            Examples(self.train.images[np.flatnonzero(rows)], tuple(self.train.labels[i] for i in np.flatnonzero(rows)))
-            for rows in (~held, held)
-        )
+        train, result.test = (self.train.at(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
+        result.train = Examples(train.images, train.labels, torch.arange(len(train)))
         return result
 
     def __repr__(self) -> str:

@@ -37,9 +37,8 @@ def semantic_drift(prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.T
     >>> prototypes = torch.tensor([[0.0, 0.0], [9.0, 9.0]])
     >>> z_old = torch.tensor([[0.1, 0.0], [9.0, 9.1]])
     >>> z_new = torch.tensor([[1.1, 0.0], [9.0, 7.1]])
-    >>> semantic_drift(prototypes, z_old, z_new, sigma=0.3)
-    tensor([[ 1.,  0.],
-            [ 0., -2.]])
+    >>> semantic_drift(prototypes, z_old, z_new, sigma=0.3).round(decimals=3).tolist()
+    [[1.0, 0.0], [0.0, -2.0]]
     """
     return kernel_sums(prototypes, z_old, z_new, sigma).drift
 
@@ -93,8 +92,8 @@ def kernel_sums(
     """Return the sums of Eq. 10 over all images, chunk by chunk.
 
     Args:
-        centre: (D,) subtracted from everything against cancellation; None: the mean of z_old. Sums that are to be merged
-            must share it.
+        centre: (D,) subtracted from everything against cancellation; None: the mean of z_old. Sums that are to be
+            merged must share it.
     """
     check_pairs(z_old, z_new)
     if not (isinstance(sigma, (int, float)) and math.isfinite(sigma) and sigma > 0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,6 +15,9 @@ from ..data.arrays import InputSpec
 from ..errors import InputError, did_you_mean
 from . import resnet, small, vgg
 from .embedder import Embedder, evaluating
+
+if TYPE_CHECKING:
+    from ..objectives import Objective
 
 _IMAGE_BACKBONES: dict[str, Callable[[int], tuple[nn.Module, int]]] = {
     "resnet32": resnet.resnet32,
@@ -35,6 +38,17 @@ def default_backbone(spec: InputSpec) -> str:
         return "mlp"
     side = max(spec.shape[1:])
     return "convnet" if side <= 28 else "resnet32" if side <= 64 else "resnet18"
+
+
+def embedding_options(objective: Objective, embedding_dim: int | None, normalise: bool) -> dict[str, Any]:
+    """Return how z is made for an objective.
+
+    Metric objectives train an embedding of the wanted size. Objectives that classify do so on the backbone's pooled
+    features, and these are z (the paper's FT* takes their means, Sec. 3.2).
+    """
+    if objective.classifies:
+        return {"embedding_dim": None, "normalise": False}
+    return {"embedding_dim": embedding_dim, "normalise": normalise}
 
 
 def build_embedder(

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..data.arrays import InputSpec
+from ..errors import InputError
 
 
 class Standardise(nn.Module):
@@ -66,14 +67,35 @@ class Embedder(nn.Module):
         self.head = nn.Identity() if embedding_dim is None else nn.Linear(feature_dim, embedding_dim)
         self.embedding_dim = feature_dim if embedding_dim is None else embedding_dim
         self.normalise = normalise
+        self.heads = nn.ModuleList()  # one a task, for objectives that classify; metric objectives have none
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Return the backbone's pooled features, (N, feature_dim)."""
-        x = self.standardise(x)
-        if x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        out: torch.Tensor = self.backbone(x)
+        out: torch.Tensor = self.backbone(self._inputs(x))
         return out
+
+    def feature_maps(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the maps of the backbone's last convolution, (N, C, h, w), for methods that look at attention."""
+        if not hasattr(self.backbone, "feature_maps"):
+            raise InputError(
+                f"{type(self.backbone).__name__} has no feature maps. This method needs a backbone with the methods "
+                "feature_maps(x) -> (N, C, h, w) and from_maps(maps) -> (N, features)."
+            )
+        out: torch.Tensor = self.backbone.feature_maps(self._inputs(x))  # type: ignore[operator]
+        return out
+
+    def from_maps(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return the pooled features of feature maps: `from_maps(feature_maps(x))` is `features(x)`."""
+        out: torch.Tensor = self.backbone.from_maps(maps)  # type: ignore[operator]
+        return out
+
+    def logits(self, z: torch.Tensor) -> list[torch.Tensor]:
+        """Return the output of every classification head for embeddings z, (N, classes of its task) each."""
+        return [head(z) for head in self.heads]
+
+    def _inputs(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.standardise(x)
+        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
     def raw(self, x: torch.Tensor) -> torch.Tensor:
         """Return the embedding before normalisation, (N, D): what MAS measures the sensitivity of."""

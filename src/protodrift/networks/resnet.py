@@ -76,10 +76,14 @@ class ResNet(nn.Module):
             x = getattr(self, f"layer{i + 1}")(x)
         return x
 
+    def from_maps(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return the features of feature maps."""
+        out: torch.Tensor = self.avgpool(maps).flatten(1)
+        return out
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return pooled features, (N, width of the last stage)."""
-        out: torch.Tensor = self.avgpool(self.feature_maps(x)).flatten(1)
-        return out
+        return self.from_maps(self.feature_maps(x))
 
 
 def resnet32(channels: int) -> tuple[nn.Module, int]:

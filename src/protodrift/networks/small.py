@@ -30,10 +30,14 @@ class ConvNet(nn.Module):
         out: torch.Tensor = self.layers(x)
         return out
 
+    def from_maps(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return the features of feature maps."""
+        out: torch.Tensor = self.pool(maps).flatten(1)
+        return out
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return features, (N, 512)."""
-        out: torch.Tensor = self.pool(self.feature_maps(x)).flatten(1)
-        return out
+        return self.from_maps(self.feature_maps(x))
 
 
 def convnet(channels: int) -> tuple[nn.Module, int]:

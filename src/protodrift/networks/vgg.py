@@ -45,10 +45,14 @@ class VGG16(nn.Module):
         out: torch.Tensor = self.features(x)
         return out
 
+    def from_maps(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return the features of feature maps."""
+        out: torch.Tensor = self.classifier(self.avgpool(maps).flatten(1))
+        return out
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return features, (N, 4096)."""
-        out: torch.Tensor = self.classifier(self.avgpool(self.feature_maps(x)).flatten(1))
-        return out
+        return self.from_maps(self.feature_maps(x))
 
 
 def vgg16(channels: int) -> tuple[nn.Module, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
@@ -18,7 +18,10 @@ from torch import nn
 from ..config import number, one_of, optional
 from ..errors import InputError
 from ..step import Step
-from .base import Objective
+from .base import Held, Objective
+
+if TYPE_CHECKING:
+    from ..networks.embedder import Embedder
 
 MINING = ("random", "all", "semi-hard", "batch-hard")
 
@@ -40,7 +43,24 @@ class _Metric(Objective):
         out: torch.Tensor = _cached_loss(self)(step.z, step.rows, self._tuples(step))
         return out
 
-    def anchor_losses(self, step: Step) -> torch.Tensor:
+    def missing_signal(self, rows: torch.Tensor) -> str:
+        """A metric loss needs two classes, and a class with two images."""
+        counts = torch.bincount(rows)
+        if int((counts > 0).sum()) < 2:
+            return "a task of one class has no negatives; it gets its prototype and the network stays as it is"
+        if int(counts.max()) < 2:
+            return "no class has two images, so there is no positive pair; the network stays as it is"
+        return ""
+
+    def held(self, step: Step) -> Held:
+        """The embeddings (Eq. 4)."""
+        return Held("embeddings", [step.z], [step.z_old])
+
+    def output(self, network: Embedder, images: torch.Tensor) -> torch.Tensor:
+        """The embedding before its normalisation: afterwards its length is constant, and MAS would measure zero."""
+        return network.raw(images)
+
+    def single_losses(self, step: Step) -> torch.Tensor:
         """Mean over the terms of each anchor, (A,)."""
         return _anchor_means(_cached_loss(self), step, self._tuples(step))
 

@@ -6,7 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -34,7 +34,7 @@ class TaskContext:
         network: the network as it is at that moment, in eval mode, on its device.
         objective: what it is trained for.
         images: (N, ...) the task's training images.
-        rows: (N,) their class indices.
+        rows: (N,) their classes: positions among all classes seen so far, in task order.
         task: t, counted from 1.
         seed: the run's seed.
     """
@@ -58,21 +58,31 @@ class TaskContext:
         )
         mining = seeding.generator(self.seed, "importance mining", self.task)
         for batch in batches:
-            yield Step(self.network, self.images[batch].to(device), self.rows[batch].to(device), generator=mining)
+            images, rows = self.images[batch].to(device), self.rows[batch].to(device)
+            yield Step(self.network, images, rows, objective=self.objective, generator=mining)
 
 
 @dataclass(frozen=True)
 class Penalty(Config):
     """What is added to the objective, L = L_ML + gamma * L_C (Eq. 7), from the second task on.
 
-    Configuration only. What a penalty must remember goes through its verbs as named tensors:
-    `start_task` gets what `end_task` kept; what it returns is given to `penalty` and `after_step` of that task.
+    Configuration only. What a penalty must remember goes through its verbs as named tensors: `start_task` gets what
+    `end_task` kept; what it returns is the task's `state`, given to `penalty`, `after_step` and `end_task`.
     """
 
     gamma: float
 
-    def start_task(self, context: TaskContext, kept: Tensors) -> Tensors:
-        """Prepare for the training of a task (t >= 2) from what was kept after the last one."""
+    follows_path: ClassVar[bool] = False
+    """Whether `after_step` watches the training, the first task's too (then that task cannot be shared)."""
+
+    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+        """Prepare for the training of a task.
+
+        Args:
+            context: the task's images, and the old network.
+            kept: what `end_task` kept after the task before; empty before the second task.
+            network: the network about to be trained; it may be reparametrised here if `merge` undoes it.
+        """
         return kept
 
     @abstractmethod
@@ -82,8 +92,11 @@ class Penalty(Config):
     def after_step(self, step: Step, state: Tensors) -> None:
         """Look at the weights after an optimiser step; path integrals update `state` here."""
 
-    def end_task(self, context: TaskContext, kept: Tensors) -> Tensors:
-        """Return what to keep after a task; `kept` is what was kept before it."""
+    def merge(self, network: Embedder, state: Tensors) -> None:
+        """Undo what `start_task` did to the network, after the last step; nobody else ever sees it."""
+
+    def end_task(self, context: TaskContext, kept: Tensors, state: Tensors) -> Tensors:
+        """Return what to keep after a task, from what was kept before it and the state at the end of its training."""
         return {}
 
 
@@ -95,8 +108,8 @@ class Importance(Penalty):
     anchor theta^{t-1} is the old network itself; it is not stored twice.
     """
 
-    def start_task(self, context: TaskContext, kept: Tensors) -> Tensors:
-        """Check that there is an importance for every weight."""
+    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+        """Check that there is an importance for every weight of the old network (a new head has none)."""
         missing = [name for name, _ in context.network.named_parameters() if name not in kept]
         if missing:
             raise InputError(
@@ -107,15 +120,15 @@ class Importance(Penalty):
 
     def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
         """Return sum_p 1/2 I_p (theta_p - theta_p^{t-1})^2."""
-        assert step.network_old is not None  # penalties begin with the second task
         old = dict(step.network_old.named_parameters())
         terms = [
             (state[name].to(theta.device) * (theta - old[name].detach()).square()).sum()
             for name, theta in step.network.named_parameters()
+            if name in old
         ]
         return 0.5 * torch.stack(terms).sum()
 
-    def end_task(self, context: TaskContext, kept: Tensors) -> Tensors:
+    def end_task(self, context: TaskContext, kept: Tensors, state: Tensors) -> Tensors:
         """Measure the importances on the finished task."""
         importance = self.importance(context)
         if not any(bool(value.any()) for value in importance.values()):
@@ -126,7 +139,7 @@ class Importance(Penalty):
                 stacklevel=2,
             )
         if self.accumulate and kept:
-            importance = {name: value + kept[name] for name, value in importance.items()}
+            importance = {name: value + kept[name] if name in kept else value for name, value in importance.items()}
         return importance
 
     @property

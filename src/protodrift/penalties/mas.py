@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch.func import functional_call, grad, vmap
 
 from ..config import number, one_of
 from .base import Importance, TaskContext, Tensors, squared_gradients
+
+if TYPE_CHECKING:
+    from ..networks.embedder import Embedder
+    from ..objectives import Objective
 
 _CHUNK_ELEMENTS = 2**26  # per-image gradients held at once: 256 MB of float32
 
@@ -39,7 +43,8 @@ class MAS(Importance):
     def importance(self, context: TaskContext) -> Tensors:
         """Return Omega_p."""
         if self.reading == "released":
-            norms = (torch.linalg.vector_norm(step.raw, dim=1).sum() for step in context.steps())
+            outputs = (context.objective.output(context.network, step.images) for step in context.steps())
+            norms = (torch.linalg.vector_norm(output, dim=1).sum() for output in outputs)
             return squared_gradients(context.network, norms)
         return _mean_absolute_gradients(context)
 
@@ -50,10 +55,11 @@ def _mean_absolute_gradients(context: TaskContext) -> Tensors:
     device = next(network.parameters()).device
     weights = {name: weight.detach() for name, weight in network.named_parameters()}
     buffers = dict(network.named_buffers())
+    function = _Output(network, context.objective)
 
     def squared_norm(weights: Tensors, image: torch.Tensor) -> torch.Tensor:
-        raw: torch.Tensor = functional_call(_Raw(network), _prefixed(weights, buffers), (image[None],))
-        return raw.square().sum()
+        output: torch.Tensor = functional_call(function, _prefixed(weights, buffers), (image[None],))
+        return output.square().sum()
 
     per_image = vmap(grad(squared_norm), in_dims=(None, 0), randomness="different")
     chunk = max(1, min(64, _CHUNK_ELEMENTS // sum(weight.numel() for weight in weights.values())))
@@ -64,16 +70,16 @@ def _mean_absolute_gradients(context: TaskContext) -> Tensors:
     return {name: (total / len(context.images)).cpu().contiguous() for name, total in sums.items()}
 
 
-class _Raw(torch.nn.Module):
-    """Gives `functional_call` the network's `raw` as a forward."""
+class _Output(torch.nn.Module):
+    """Gives `functional_call` the objective's output as a forward."""
 
-    def __init__(self, network: torch.nn.Module) -> None:
+    def __init__(self, network: Embedder, objective: Objective) -> None:
         super().__init__()
         self.network = network
+        self.objective = objective
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.network.raw(x)  # type: ignore[operator]
-        return out
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.objective.output(self.network, images)
 
 
 def _prefixed(weights: Tensors, buffers: Tensors) -> Tensors:

@@ -1,6 +1,16 @@
 """z -> class."""
 
-from .base import Readout
-from .ncm import NearestClassMean, nearest_class_mean, squared_distances
+from .base import Readout, View
+from .heads import MaxOverClasses, MaxOverHeads
+from .ncm import NearestClassMean, NearestExemplarMean, nearest_class_mean, squared_distances
 
-__all__ = ["NearestClassMean", "Readout", "nearest_class_mean", "squared_distances"]
+__all__ = [
+    "MaxOverClasses",
+    "MaxOverHeads",
+    "NearestClassMean",
+    "NearestExemplarMean",
+    "Readout",
+    "View",
+    "nearest_class_mean",
+    "squared_distances",
+]

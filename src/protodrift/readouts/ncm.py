@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 
-from .base import Readout
+from .base import Readout, View
 
 _CHUNK_ELEMENTS = 2**24
 
@@ -46,6 +48,24 @@ def nearest_class_mean(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tenso
 class NearestClassMean(Readout):
     """Nearest class mean over all classes seen so far, task-agnostic (Eq. 2)."""
 
-    def scores(self, z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
+    def scores(self, view: View) -> torch.Tensor:
         """Return negative squared distances, (N, K)."""
-        return -squared_distances(z, prototypes)
+        return -squared_distances(view.z, view.prototypes)
+
+
+@dataclass(frozen=True)
+class NearestExemplarMean(Readout):
+    """iCaRL's nearest mean of exemplars: features of unit length, and means that are brought back to unit length.
+
+    With a memory of exemplars the prototypes are the means of the exemplars, computed anew after every task.
+    """
+
+    space_name: ClassVar[str] = "unit length"
+
+    def space(self, z: torch.Tensor) -> torch.Tensor:
+        """Return features of unit length."""
+        return F.normalize(z, dim=1)
+
+    def scores(self, view: View) -> torch.Tensor:
+        """Return negative squared distances to the means of unit length, (N, K)."""
+        return -squared_distances(self.space(view.z), self.space(view.prototypes))

@@ -199,11 +199,11 @@ def _fig4(tree: Tree, method: Method) -> _Fig4:
     return _Fig4(
         old=first.classes,
         new=second.classes,
-        first=tree.embeddings(method, 1).z_seen,
+        first=tree.embeddings(method, 1).z_new,
         rows_first=first.data.rows_of(first.classes),
         current=after.z_old,
         rows_current=second.data.rows_of(second.classes) + count,
-        both=after.z_seen,
+        both=torch.cat([tree.z_train(method, 2, of_task=1), after.z_new]),
         saved=tree.prototypes(uncompensated, 2).means[:count],
         moved=tree.prototypes(method, 2).means[:count],
         true=tree.true_means(method, 2)[:count],

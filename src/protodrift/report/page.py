@@ -64,7 +64,8 @@ def _row(row: int, name: str, result: MethodResult, table: Sequence[Column]) -> 
         for column in table
     )
     css = ' class="bound"' if is_upper_bound(result.method) else ""
-    return f'<tr{css}><th scope="row">{escape(name)}</th>{cells}</tr>'
+    # The title shows the whole of a name that a narrow column cuts.
+    return f'<tr{css}><th scope="row" title="{escape(name)}">{escape(name)}</th>{cells}</tr>'
 
 
 def side_by_side(*figures: str) -> str:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 Shape = Literal["circle", "square", "triangle", "diamond", "star"]
@@ -55,7 +56,7 @@ def shorten(text: object, length: int) -> str:
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Return about `count` round numbers, equally spaced, the first at or below `low`, the last at or above `high`.
 
-    >>> nice_ticks(41.3, 97.2), nice_ticks(0.0, 0.07, 4)
+    >>> nice_ticks(41.3, 97.2), nice_ticks(0.0, 0.07)
     ([40.0, 60.0, 80.0, 100.0], [0.0, 0.02, 0.04, 0.06, 0.08])
     """
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -79,9 +80,10 @@ def tick_text(ticks: Sequence[float]) -> list[str]:
     >>> tick_text([0.0, 2.5, 5.0])
     ['0.0', '2.5', '5.0']
     """
-    for decimals in range(10):
-        if all(abs(round(tick, decimals) - tick) <= 1e-9 * max(1.0, abs(tick)) for tick in ticks):
-            break
+    step = min((abs(b - a) for a, b in pairwise(ticks)), default=1.0)
+    if step < 1e-6 or max(map(abs, ticks), default=0.0) >= 1e7:
+        return [f"{tick:.8g}".replace("-", "−") for tick in ticks]
+    decimals = next(d for d in range(10) if all(abs(round(tick, d) - tick) <= step / 1000 for tick in ticks))
     return [f"{tick:.{decimals}f}".replace("-", "−") for tick in ticks]
 
 
@@ -269,7 +271,7 @@ def line_chart(
         decimals: of the values in hover titles and legend.
         styles: name -> look; None takes `default_styles`.
         include: values that the axis must contain, such as 0.
-        description: for readers who cannot see the chart; None is made from the labels.
+        description: for readers who cannot see the chart; "" makes one from the labels.
 
     Returns:
         One `<div>` of an `<svg>` and its legend, which stands beside it in a wide container and below it in others.
@@ -309,7 +311,7 @@ def _positions(count: int, left: float) -> list[float]:
 
 def _grid(ticks: Sequence[float], texts: Sequence[str], y: Scale, left: float) -> str:
     rows = [
-        f'<line class="{"pd-axis" if i == 0 else "pd-grid"}" x1="{_px(left)}" x2="{_px(_WIDTH - _RIGHT)}" '
+        f'<line class="{"pd-axis" if i == 0 or tick == 0 else "pd-grid"}" x1="{_px(left)}" x2="{_px(_WIDTH - _RIGHT)}" '
         f'y1="{_px(y(tick))}" y2="{_px(y(tick))}"/>'
         f'<text class="pd-tick" x="{_px(left - 8)}" y="{_px(y(tick))}" dy="0.35em" text-anchor="end">{text}</text>'
         for i, (tick, text) in enumerate(zip(ticks, texts, strict=True))

@@ -81,7 +81,10 @@ def columns(results: Mapping[str, MethodResult]) -> list[Column]:
 
 
 def _texts(values: Sequence[float], decimals: int) -> tuple[str, ...]:
-    return tuple(f"{value:.{decimals}f}" if math.isfinite(value) else MISSING for value in values)
+    # + 0.0 turns a rounded -0.0 into 0.0.
+    return tuple(
+        f"{round(value, decimals) + 0.0:.{decimals}f}" if math.isfinite(value) else MISSING for value in values
+    )
 
 
 def _best(values: Sequence[float], texts: Sequence[str], competes: Sequence[bool], sign: int) -> frozenset[int]:

@@ -1,0 +1,64 @@
+"""How prototypes live on from task to task: the one rule that the learner and the experiments share."""
+
+from __future__ import annotations
+
+import torch
+
+from .data.dataset import Examples
+from .drift import DriftReport, FittedDrift, compensate
+from .labels import sorted_labels
+from .methods import Method
+from .networks.embedder import Embedder
+from .penalties import Tensors
+from .prototypes import Prototypes
+from .readouts import View
+
+
+def update_prototypes(
+    old: Prototypes | None,
+    method: Method,
+    *,
+    task: int,
+    new: Examples,
+    z_new: torch.Tensor,
+    z_old: torch.Tensor | None,
+    kept: tuple[Examples, torch.Tensor] | None = None,
+    fitted: FittedDrift | None = None,
+) -> tuple[Prototypes, DriftReport]:
+    """Return all prototypes after a task: the old ones compensated for drift (Eq. 13), the new ones computed (Eq. 3).
+
+    Args:
+        old: the prototypes before the task, or None.
+        method: its drift and read-out say how.
+        task: t, counted from 1.
+        new: D^t.
+        z_new: (N, D) z^t, its embeddings by the network after the task.
+        z_old: (N, D) z^{t-1}, by the network before it; None if the network did not change.
+        kept: what a memory holds, and its embeddings now: then those prototypes are computed anew instead.
+        fitted: an estimator that knows already (the oracle); else the method's is fitted on z_old and z_new.
+    """
+    space = method.readout.space
+    added = sorted_labels(new.labels)
+    if kept is None:
+        computed = Prototypes.of(added, space(z_new), new.rows_of(added), task)
+    else:
+        images, z_kept = kept
+        order = [label for label in (() if old is None else old.labels) if label in set(images.labels)]
+        classes = (*order, *added)
+        computed = Prototypes.of(classes, space(z_kept), images.rows_of(classes), task)
+    if old is None:
+        nothing = computed.means[:0]
+        return computed, DriftReport((), nothing, nothing)
+    gone = set(old.labels) - set(computed.labels)  # a memory may begin late, or keep some classes only
+    if fitted is None and method.drift is not None and z_old is not None and gone:
+        fitted = method.drift.fit(space(z_old), space(z_new), new.rows_of(added))
+    moved, report = compensate(old, fitted)
+    return Prototypes.joined(moved, computed), report
+
+
+def readout_view(z: torch.Tensor, prototypes: Prototypes, network: Embedder, kept: Tensors) -> View:
+    """Return what a read-out may look at, for embeddings z by this network."""
+    device = next(network.parameters()).device
+    with torch.no_grad():
+        logits = [part.cpu() for part in network.logits(z.to(device))]
+    return View(z, prototypes.means, logits, kept)

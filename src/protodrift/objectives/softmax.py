@@ -1,0 +1,93 @@
+"""Objectives that classify: one head a task on the backbone's pooled features (Sec. 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..config import one_of
+from ..step import Step
+from .base import Held, Objective
+
+if TYPE_CHECKING:
+    from ..networks.embedder import Embedder
+
+
+@dataclass(frozen=True)
+class _Heads(Objective):
+    """What all classifying objectives share: linear heads, one a task."""
+
+    classifies: ClassVar[bool] = True
+
+    def grow(self, network: Embedder, classes: int) -> None:
+        """Add a linear head for the new classes."""
+        like = next(network.parameters())
+        network.heads.append(nn.Linear(network.embedding_dim, classes).to(like))
+
+    def missing_signal(self, rows: torch.Tensor) -> str:
+        """One class alone is always the right answer of its head: nothing to learn."""
+        return (
+            ""
+            if len(rows.unique()) > 1
+            else "a task of one class cannot train a classifier; the network stays as it is"
+        )
+
+    def loss(self, step: Step) -> torch.Tensor:
+        """Mean over the images of the batch."""
+        return self.single_losses(step).mean()
+
+    def output(self, network: Embedder, images: torch.Tensor) -> torch.Tensor:
+        """The outputs of all heads, (N, K)."""
+        return torch.cat(network.logits(network(images)), dim=1)
+
+
+@dataclass(frozen=True)
+class Softmax(_Heads):
+    """Cross-entropy.
+
+    Args:
+        over: "head": each task is a softmax of its own and trains its own head only (FT, LwF, EWC, MAS, R-EWC, LwM);
+            "all": one softmax over the classes of all heads (Joint, and methods with exemplars).
+    """
+
+    over: str = "head"
+    rules: ClassVar = {"over": one_of("head", "all")}
+
+    def single_losses(self, step: Step) -> torch.Tensor:
+        """Return -log p(y_i | x_i), (N,)."""
+        if self.over == "all":
+            return F.cross_entropy(torch.cat(step.logits, dim=1), step.rows, reduction="none")
+        before = sum(logits.shape[1] for logits in step.logits[:-1])
+        return F.cross_entropy(step.logits[-1], step.rows - before, reduction="none")
+
+    def held(self, step: Step) -> Held:
+        """The logits of the old heads, a softmax each."""
+        return Held("logits", step.logits[: len(step.logits_old)], step.logits_old)
+
+
+@dataclass(frozen=True)
+class SigmoidHeads(_Heads):
+    """iCaRL's loss: a binary cross-entropy for every class, summed over the classes of the newest head.
+
+    The old classes' terms, with the old network's answers as targets, are LwF's: iCaRL = SigmoidHeads + LwF + Herding.
+    """
+
+    def missing_signal(self, rows: torch.Tensor) -> str:
+        """A sigmoid learns from one class too."""
+        return ""
+
+    def single_losses(self, step: Step) -> torch.Tensor:
+        """Return the sum over new classes c of BCE(sigmoid(o_c), [y_i = c]), (N,)."""
+        before = sum(logits.shape[1] for logits in step.logits[:-1])
+        new = step.logits[-1]
+        target = (step.rows[:, None] == before + torch.arange(new.shape[1], device=new.device)).to(new.dtype)
+        return F.binary_cross_entropy_with_logits(new, target, reduction="none").sum(dim=1)
+
+    def held(self, step: Step) -> Held:
+        """The old classes' outputs before the sigmoid."""
+        count = len(step.logits_old)
+        return Held("sigmoids", step.logits[:count], step.logits_old)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from protodrift import SDC, Method, Triplet
+from protodrift.report import (
+    Section,
+    accuracy_curves,
+    distance_curves,
+    drift_panels,
+    render,
+    results_table,
+    results_text,
+    side_by_side,
+    write,
+)
+from protodrift.stages import MethodResult, Tree
+
+Results = dict[str, MethodResult]
+
+
+def cells(table: str) -> dict[str, list[str]]:
+    root = ET.fromstring(f"<div>{table}</div>")
+    rows = root.findall(".//tbody/tr")
+    return {row.findtext("th") or "": ["".join(cell.itertext()) for cell in row.findall("td")] for row in rows}
+
+
+def bold(table: str, column: int) -> set[str]:
+    rows = ET.fromstring(f"<div>{table}</div>").findall(".//tbody/tr")
+    return {row.findtext("th") or "" for row in rows if row.findall("td")[column].find("b") is not None}
+
+
+def test_the_table_holds_the_results(results: Results) -> None:
+    table = cells(results_table(results))
+    assert list(table) == list(results)
+    for name, result in results.items():
+        percent = [*result.average_accuracy, result.overall_accuracy[-1], result.average_forgetting[-1]]
+        expected = [f"{100 * value:.1f}" for value in percent] + [f"{result.old_prototype_distance[-1]:.3f}"]
+        assert table[name] == expected
+
+
+def test_the_best_row_is_bold_and_bounds_do_not_compete(results: Results) -> None:
+    table = results_table(results)
+    fair = [name for name in results if name not in ("E-Joint", "E-FT+oracle")]
+    column = {name: float(values[2]) for name, values in cells(table).items() if name in fair}
+    assert bold(table, 2) == {name for name, value in column.items() if value == max(column.values())}
+    forgetting = {name: float(values[4]) for name, values in cells(table).items() if name in fair}
+    assert bold(table, 4) == {name for name, value in forgetting.items() if value == min(forgetting.values())}
+    assert bold(table, 0) == set()  # the first task is one training: nobody is best
+    assert bold(table, 5) <= {"E-FT", "E-FT+SDC"}  # E-Fix does not drift, so its distance of 0 wins nothing
+
+
+def test_one_task_has_dashes_for_what_is_not_defined(single: Results) -> None:
+    for row in cells(results_table(single)).values():
+        assert row[-2:] == ["–", "–"]
+    assert "nan" not in results_table(single) + results_text(single)
+
+
+def test_text_and_html_show_the_same_numbers(results: Results) -> None:
+    lines = results_text(results).splitlines()
+    table = cells(results_table(results))
+    for name, line in zip(table, lines[2 : 2 + len(table)], strict=True):
+        shown = line.split()
+        assert shown[0].strip("()") == name
+        assert [text.rstrip("*") for text in shown[1:]] == table[name]
+    assert lines[0].split() == ["method", "A_1", "A_2", "A_3", "overall", "F_3", "distance"]
+
+
+def test_text_columns_are_aligned(results: Results) -> None:
+    head, rule, *rows = results_text(results).splitlines()[: 2 + len(results)]
+    assert set(rule) == {"-"}
+    for heading in ("A_2", "overall", "distance"):
+        end = head.index(heading) + len(heading)
+        assert all(row[end - 1].isdigit() or row[end - 1] == "–" for row in rows)
+        assert all(row[end : end + 1] in ("", " ", "*") for row in rows)
+
+
+def test_text_keeps_control_characters_from_the_terminal(results: Results) -> None:
+    text = results_text({"\x1b[31mred\n": results["E-FT"]})
+    assert "\x1b" not in text
+    assert text.count("\n") == 4
+
+
+@pytest.fixture(scope="module")
+def page(results: Results, flat: Tree) -> str:
+    figure = drift_panels(flat, Method(objective=Triplet(margin=1.0), drift=SDC(sigma=0.7)))
+    sections = [
+        Section("Results", results_table(results), "A note."),
+        Section("Curves", side_by_side(accuracy_curves(results), distance_curves(results))),
+        Section("Drift", figure),
+    ]
+    return render("A title", "First.\n\nSecond.", sections, {"seed": "0", "command": "protodrift demo"})
+
+
+def test_the_page_refers_to_nothing_outside_and_runs_nothing(page: str) -> None:
+    for pattern in ("http", "src=", "@import", r"url\(", "<script", r"\son\w+=", r"href=\"(?!data:,)"):
+        assert not re.search(pattern, page, re.IGNORECASE), pattern
+
+
+def test_the_page_is_a_whole_document(page: str) -> None:
+    assert page.startswith("<!doctype html>")
+    for part in ('name="viewport"', 'content="light dark"', "prefers-color-scheme: dark", "<p>Second.</p>", "<footer>"):
+        assert part in page
+    body = page[page.index("<body>") : page.index("</html>")]
+    root = ET.fromstring(body)
+    assert [h.text for h in root.iter("h2")] == ["Results", "Curves", "Drift", "How this was made"]
+    facts = {row.findtext("th"): row.findtext("td") for row in root.findall("./footer/table/tbody/tr")}
+    assert facts == {"seed": "0", "command": "protodrift demo"}
+
+
+def test_every_class_in_the_page_has_a_rule_or_names_a_marker(page: str) -> None:
+    css, body = page.split("</style>")
+    used = {name for found in re.findall(r'class="([^"]*)"', body) for name in found.split()}
+    named_only = {"pd-circle", "pd-triangle", "pd-star", "pd-arrow"}
+    assert {name for name in used - named_only if f".{name}" not in css} == set()
+
+
+def test_hostile_texts_stay_text(results: Results, evil: str) -> None:
+    hostile = {evil: results["E-FT"], "E-FT+SDC": results["E-FT+SDC"]}
+    sections = [Section(evil, results_table(hostile) + accuracy_curves(hostile), evil)]
+    page = render(evil, evil, sections, {evil: evil})
+    ET.fromstring(page[page.index("<body>") : page.index("</html>")])
+    assert "<script" not in page
+    assert "<b>&" not in page
+    page.encode()
+
+
+def test_writing_replaces_the_page_and_leaves_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "report.html"
+    write(target, "old")
+    write(str(target), "μ")
+    assert target.read_text(encoding="utf-8") == "μ"
+    assert list(target.parent.iterdir()) == [target]

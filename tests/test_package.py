@@ -1,0 +1,81 @@
+"""The package as a whole: what importing it costs, and which room may know which."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import protodrift
+
+ROOT = Path(__file__).parents[1]
+
+
+def modules_after(statement: str) -> set[str]:
+    """The modules that a fresh Python holds after one statement."""
+    script = f"import sys, json\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+def ours(modules: set[str]) -> set[str]:
+    """The rooms of protodrift among modules: the first name below the package."""
+    return {name.split(".")[1] for name in modules if name.startswith("protodrift.")}
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    modules = modules_after("import protodrift; protodrift.__version__; dir(protodrift)")
+    assert not modules & {"torch", "numpy", "sklearn", "PIL", "rich", "safetensors"}
+    assert ours(modules) == set()
+
+
+@pytest.mark.parametrize("name", protodrift.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(protodrift, name) is not None
+    assert name in dir(protodrift)
+
+
+def test_public_names_are_imported_for_type_checkers_too():
+    source = (ROOT / "src/protodrift/__init__.py").read_text()
+    typed = set(re.findall(r"import (\w+) as \1", source))
+    assert typed == set(protodrift.__all__) - {"__version__"}
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = protodrift.Nothing
+
+
+SHARED = {"config", "errors", "labels", "prototypes"}
+
+
+@pytest.mark.parametrize("room", ["drift", "prototypes", "readouts", "metrics"])
+def test_a_room_can_be_carried_into_a_loop_of_ones_own(room):
+    modules = modules_after(f"import protodrift.{room}")
+    assert "torch" in modules
+    assert ours(modules) <= SHARED | {room}
+    assert not modules & {"sklearn", "PIL", "pytorch_metric_learning", "safetensors", "rich", "filelock"}
+
+
+def test_training_does_not_import_the_learner_reports_or_the_command_line():
+    assert not ours(modules_after("import protodrift.trainer")) & {
+        "learner",
+        "saving",
+        "report",
+        "cli",
+        "recipes",
+        "stages",
+    }
+
+
+def test_the_version_has_one_value():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert re.search(r'^version = "(.+)"$', text, re.MULTILINE)[1] == protodrift.__version__
+
+
+def test_the_package_is_marked_as_typed():
+    assert (ROOT / "src/protodrift/py.typed").exists()
