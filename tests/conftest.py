@@ -71,6 +71,21 @@ def vectors() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.fixture(scope="session")
+def colours() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    """Return X, y of noisy colour patterns, (N, 16, 16, 3) uint8: `X, y = colours(0, 1)`."""
+
+    def pick(*classes: int, count: int = 12) -> tuple[np.ndarray, np.ndarray]:
+        parts = []
+        for label in classes:
+            rng = np.random.RandomState(label)
+            pattern, noise = rng.randint(0, 256, (1, 16, 16, 3)), rng.randint(-60, 60, (count, 16, 16, 3))
+            parts.append(np.clip(pattern + noise, 0, 255).astype(np.uint8))
+        return np.concatenate(parts), np.repeat(np.array(classes), count)
+
+    return pick
+
+
+@pytest.fixture(scope="session")
 def make_classifier() -> Callable[..., IncrementalClassifier]:
     """Make a small, fast classifier; with this margin the loss never is zero, nor are importances."""
 

@@ -210,6 +210,12 @@ def test_a_wrong_temperature_is_refused_when_it_would_act(two_clouds):
         two_clouds.predict_proba(X_NEW)
 
 
+def test_a_wrong_readout_is_refused_when_it_would_act(two_clouds):
+    two_clouds.set_params(readout="ncm")
+    with pytest.raises(InputError, match=r"readout must be .*; got 'ncm'"):
+        two_clouds.predict(X_NEW)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -239,6 +245,10 @@ def test_a_wrong_temperature_is_refused_when_it_would_act(two_clouds):
         (lambda: Method(drift=3), "drift must be .*; got 3"),
         (lambda: IncrementalClassifier.from_method("E-LWF"), "unknown method 'E-LWF'. Did you mean 'E-LwF'"),
         (lambda: IncrementalClassifier.from_method("finetune"), "unknown method 'finetune'. .*Choices: 'E-EWC'"),
+        (
+            lambda: IncrementalClassifier.from_method("E-FT", backbne="mlp"),
+            "no parameter 'backbne'. Did you mean 'backbone'",
+        ),
         (lambda: IncrementalClassifier().set_params(epochs=3), "no parameter 'epochs'"),
     ],
 )

@@ -89,6 +89,8 @@ class Config:
     """Base of all configuration objects. Subclasses are frozen dataclasses and register themselves by name."""
 
     rules: ClassVar[Mapping[str, Rule]] = {}
+    stores: ClassVar[str] = ""
+    """What a method with this part has to keep between tasks, in words."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

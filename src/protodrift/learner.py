@@ -13,7 +13,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import nn
 
-from . import saving
+from . import saving, seeding
 from .config import check, decode, encode, flag, number, one_of, optional, whole
 from .data.arrays import InputSpec, read_images, read_labels
 from .data.dataset import Examples
@@ -208,15 +208,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         (EWC(gamma=10000000.0, fisher='batch', accumulate=False),)
         """
         method = get_method(name)
+        _check_names(cls, params)
         axes = {axis: getattr(method, axis) for axis in ("objective", "memory", "drift", "readout", "schedule")}
         return cls(**{**axes, "penalty": method.penalties, **params})
 
     def set_params(self: Self, **params: Any) -> Self:
         """Set parameters by name; they act from the next task on."""
-        known = self.get_params(deep=False)
-        for name in params:
-            if name not in known:
-                raise InputError(f"{type(self).__name__} has no parameter {name!r}. {did_you_mean(name, known)}")
+        _check_names(type(self), params)
         for name, value in params.items():
             setattr(self, name, value)
         return self
@@ -361,7 +359,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _scores(self, X: Any) -> torch.Tensor:
         state, z = self._learned(), self._embed(X)
-        return self.readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout))
+        readout = Method(readout=self.readout).readout  # checked: it may have been set since the last task
+        return readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout))
 
     def _embed(self, X: Any) -> torch.Tensor:
         state = self._learned()
@@ -448,6 +447,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return clf
 
 
+def _check_names(cls: type[IncrementalClassifier], params: dict[str, Any]) -> None:
+    known = cls._get_param_names()
+    for name in params:
+        if name not in known:
+            raise InputError(f"{cls.__name__} has no parameter {name!r}. {did_you_mean(name, known)}")
+
+
 def _check_new_classes(state: LearnerState, classes: tuple[Label, ...]) -> None:
     known = {label: t for t, task in enumerate(state.tasks, 1) for label in task.classes}
     if type(next(iter(known))) is not type(classes[0]):
@@ -498,11 +504,8 @@ def _encode_param(name: str, value: Any) -> Any:
         return {"type": "given by the user", "name": type(value).__name__}
 
 
-def _decode_params(cls: type, saved: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    known = set(cls()._get_param_names()) if hasattr(cls, "_get_param_names") else set(saved)
-    for name in given:
-        if name not in known:
-            raise InputError(f"{cls.__name__} has no parameter {name!r}. {did_you_mean(name, known)}")
+def _decode_params(cls: type[IncrementalClassifier], saved: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    _check_names(cls, given)
     result = {}
     for name, value in saved.items():
         if name in given:
@@ -572,8 +575,9 @@ def _restore(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
     network = build_embedder(
         fixed["backbone"], spec, **embedding_options(objective, fixed["embedding_dim"], fixed["normalise"]), seed=0
     )
-    for task in manifest["tasks"]:
-        objective.grow(network, len(task["classes"]))
+    with seeding.global_seed(0):  # the heads' first weights are drawn, only to be replaced
+        for task in manifest["tasks"]:
+            objective.grow(network, len(task["classes"]))
     network.load_state_dict(tensors["network"], strict=True)
     network = network.to(clf.device).eval()
     labels = tuple(manifest["labels"])

@@ -34,6 +34,8 @@ class Memory(Config):
 class Everything(Memory):
     """Keep all images of all tasks: joint training. Needs what exemplar-free learning does without."""
 
+    stores: ClassVar[str] = "all images"
+
     def keep(self, kept: Examples | None, new: Examples, network: Embedder) -> Examples:
         """Return all examples so far."""
         return new if kept is None else Examples.concatenate([kept, new])
@@ -48,6 +50,7 @@ class Herding(Memory):
         per_class: exemplars of each class, however many classes there are; instead of `total`.
     """
 
+    stores: ClassVar[str] = "exemplar images"
     total: int = 2000
     per_class: int | None = None
     rules: ClassVar = {"total": whole(1), "per_class": optional(whole(1))}

@@ -8,10 +8,10 @@ from typing import ClassVar
 from .config import Config, one_of
 from .drift import SDC, Drift
 from .errors import InputError, did_you_mean
-from .memory import Everything, Memory
-from .objectives import Objective, Triplet
+from .memory import Everything, Herding, Memory
+from .objectives import Objective, SigmoidHeads, Softmax, Triplet
 from .penalties import EWC, MAS, LwF, Penalty
-from .readouts import NearestClassMean, Readout
+from .readouts import MaxOverClasses, MaxOverHeads, NearestClassMean, NearestExemplarMean, Readout
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,14 @@ class Method(Config):
         return self.penalty
 
 
+_SOFTMAX = Softmax()
+_OVER_ALL = Softmax(over="all")
+
 METHODS: dict[str, Method] = {
-    # The network as it is before the first task: pretrained, or random weights if there are none.
+    # Frozen: the network as it is before the first task (pretrained, or random weights), or after it.
     "E-Pre": Method(schedule=Schedule(train="none")),
     "E-Fix": Method(schedule=Schedule(train="first")),
+    # Embedding networks (Sec. 3.3 and 4), with the constants of Sec. 5.
     "E-FT": Method(),
     "E-FT+SDC": Method(drift=SDC()),
     "E-LwF": Method(penalty=LwF()),
@@ -103,10 +107,30 @@ METHODS: dict[str, Method] = {
     "E-EWC+SDC": Method(penalty=EWC(), drift=SDC()),
     "E-MAS": Method(penalty=MAS()),
     "E-MAS+SDC": Method(penalty=MAS(), drift=SDC()),
-    # Upper bound: keeps every image and recomputes every prototype.
     "E-Joint": Method(memory=Everything()),
+    # Softmax heads (Sec. 3.2), one a task.
+    "FT": Method(_SOFTMAX, readout=MaxOverHeads()),
+    "FT*": Method(_SOFTMAX, readout=NearestClassMean()),
+    "LwF": Method(_SOFTMAX, LwF(), readout=MaxOverHeads()),
+    "EWC": Method(_SOFTMAX, EWC(fisher="single"), readout=MaxOverHeads()),
+    "MAS": Method(_SOFTMAX, MAS(gamma=1.0), readout=MaxOverHeads()),
+    "Joint": Method(_OVER_ALL, memory=Everything(), readout=MaxOverClasses()),
+    # With exemplars.
+    "iCaRL-CNN": Method(SigmoidHeads(), LwF(), Herding(), readout=MaxOverClasses()),
+    "iCaRL-NME": Method(SigmoidHeads(), LwF(), Herding(), readout=NearestExemplarMean()),
 }
-"""The methods of the paper by name, with the constants of its Sec. 5."""
+"""The methods by name; one line each."""
+
+PAPERS = {
+    "E-": "Yu et al., Semantic Drift Compensation for Class-Incremental Learning, CVPR 2020",
+    "FT": "Yu et al., CVPR 2020, Sec. 3.2",
+    "Joint": "Yu et al., CVPR 2020, Sec. 3.2",
+    "LwF": "Li and Hoiem, Learning without Forgetting, ECCV 2016",
+    "EWC": "Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017",
+    "MAS": "Aljundi et al., Memory Aware Synapses, ECCV 2018",
+    "iCaRL": "Rebuffi et al., iCaRL: Incremental Classifier and Representation Learning, CVPR 2017",
+}
+"""Where methods come from, by the beginning of their name."""
 
 
 def get_method(name: str) -> Method:
@@ -123,3 +147,21 @@ def get_method(name: str) -> Method:
 def with_drift(method: Method, drift: Drift | None) -> Method:
     """Return the same training with another drift estimator."""
     return replace(method, drift=drift)
+
+
+def described(name: str) -> dict[str, str]:
+    """Return a named method in words: its choice on each axis, its schedule, what it stores, its paper."""
+    method = get_method(name)
+    parts = [method.readout, *method.penalties, *([method.memory] if method.memory else [])]
+    stored = [part.stores for part in parts if part.stores]
+    paper = max((prefix for prefix in PAPERS if name.startswith(prefix)), key=len)
+    return {
+        "objective": str(method.objective),
+        "penalty": " + ".join(map(str, method.penalties)) or "none",
+        "memory": str(method.memory or "none"),
+        "drift": str(method.drift or "none"),
+        "readout": str(method.readout),
+        "schedule": str(method.schedule),
+        "stores": ", ".join(["the network", *stored]),
+        "paper": PAPERS[paper],
+    }

@@ -101,6 +101,7 @@ class ReadoutResult:
         predicted: (N,) row of the predicted class for every test image of the tasks so far.
         accuracies: accuracy on each task so far: a row of a[k, j].
         distances: distance of each prototype to its true mean; NaN for read-outs without prototypes.
+        bytes_stored: what has to be kept after this task beside the network, in bytes.
     """
 
     prototypes: Prototypes
@@ -108,6 +109,7 @@ class ReadoutResult:
     predicted: torch.Tensor
     accuracies: tuple[float, ...]
     distances: tuple[float, ...]
+    bytes_stored: int
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ class Tree:
     Args:
         stream: the tasks; its dataset needs test images.
         network, training: how every method is trained.
+        classifier_training: how objectives that classify are trained; None: the same.
         augment: random views; "auto" as for `IncrementalClassifier`.
         seed: of initial weights, batches and mining (the class order has its own seed, in the stream).
         store: where stages are kept on disk; None keeps them in memory only.
@@ -222,6 +225,7 @@ class Tree:
         *,
         network: Network = Network(),
         training: Training = Training(),
+        classifier_training: Training | None = None,
         augment: CropFlip | str | None = "auto",
         seed: int = 0,
         device: str = "cpu",
@@ -233,6 +237,7 @@ class Tree:
         self.stream = stream
         self.network = network
         self.training = training
+        self.classifier_training = classifier_training or training
         self.augment: CropFlip | None = (
             default_augmentation(stream.dataset.spec) if augment == "auto" else augment  # type: ignore[assignment]
         )
@@ -291,22 +296,35 @@ class Tree:
             self.reporter.result(name, results[name].average_accuracy, results[name].overall_accuracy)
         return results
 
+    def trainings(self, methods: Mapping[str, Method]) -> int:
+        """Return how many trainings of one task these methods need in all, whether they are computed yet or not."""
+        stages = {key: kind for method in methods.values() for key, kind in self._chain(method).items()}
+        return sum(kind == "train" for kind in stages.values())
+
     def missing(self, methods: Mapping[str, Method]) -> dict[str, str]:
-        """Return the stages that a run of these methods would compute now, key -> kind, in no particular order."""
-        wanted: dict[str, str] = {}
+        """Return the stages that a run of these methods would compute now, key -> kind.
+
+        What a finished stage was made from is not asked for again: old trainings can be removed.
+        """
+        found: dict[str, str] = {}
         for method in methods.values():
-            for t in range(1, len(self.stream) + 1):
-                chain = {
-                    self._root_key(method): "root",
-                    self._train_key(method, t): "train",
-                    self._embed_key(method, t): "embed",
-                    self._readout_key(method, t): "readout",
-                }
-                if self._close_key(method, t) not in chain:
-                    chain[self._close_key(method, t)] = "close"
-                for key, kind in chain.items():
-                    wanted.setdefault(key, kind)
-        return {key: kind for key, kind in wanted.items() if not self._there(kind, key)}
+            for t in range(len(self.stream), 0, -1):
+                if self._there("readout", self._readout_key(method, t)):
+                    break
+                for key, kind in self._chain(method, t).items():
+                    if not self._there(kind, key):
+                        found[key] = kind
+        return found
+
+    def _chain(self, method: Method, task: int | None = None) -> dict[str, str]:
+        """Return the stages of a method up to a task, key -> kind, in the order in which they depend on each other."""
+        chain = {self._root_key(method): "root"}
+        for t in range(1, (task or len(self.stream)) + 1):
+            chain.setdefault(self._train_key(method, t), "train")
+            chain.setdefault(self._close_key(method, t), "close")
+            chain[self._embed_key(method, t)] = "embed"
+            chain[self._readout_key(method, t)] = "readout"
+        return chain
 
     # -- identity: only what acts --------------------------------------------------------------------------------
 
@@ -340,7 +358,7 @@ class Tree:
             "task": task,
             "trains": method.schedule.trains(task),
             "objective": encode(method.objective),
-            "training": encode(self.training),
+            "training": encode(self._training(method)),
             "augment": encode(self.augment),
             "data": self._fingerprints[task - 1][0],
             **(later if task > 1 else {"penalty": following} if following else {}),
@@ -370,6 +388,9 @@ class Tree:
         return self._key("readout", parents, {"drift": encode(method.drift), "readout": encode(method.readout)})
 
     # -- how stages are made -------------------------------------------------------------------------------------
+
+    def _training(self, method: Method) -> Training:
+        return self.classifier_training if method.objective.classifies else self.training
 
     def _there(self, kind: str, key: str) -> bool:
         return key in self._memory or (self.store is not None and self.store.has(kind, key))
@@ -413,8 +434,7 @@ class Tree:
             if key in self._memory:
                 total += self._memory[key].seconds
             elif self.store is not None:
-                packed = self.store.get(kind, key)
-                total += 0.0 if packed is None else packed[0]["seconds"]
+                total += self.store.seconds(kind, key)
         return total
 
     def _root(self, method: Method) -> Trained:
@@ -503,7 +523,7 @@ class Tree:
                 self._tasks[task - 1].data,
                 task=task,
                 method=method,
-                training=self.training,
+                training=self._training(method),
                 augment=self.augment,
                 seed=self.seed,
                 on_progress=on_progress,
@@ -571,7 +591,14 @@ class Tree:
         distances = np.full(len(classes), np.nan)
         if method.readout.uses_prototypes:
             distances = metrics.prototype_distance(prototypes.means, embeddings.true_means)
-        return ReadoutResult(prototypes, kept, predicted, tuple(accuracies.tolist()), tuple(distances.tolist()))
+        return ReadoutResult(
+            prototypes,
+            kept,
+            predicted,
+            tuple(accuracies.tolist()),
+            tuple(distances.tolist()),
+            self._bytes_stored(method, task, trained, prototypes, kept),
+        )
 
     def _view(self, method: Method, task: int, z_test: torch.Tensor, prototypes: Prototypes, kept: Tensors) -> View:
         view = readout_view(z_test, prototypes, self._network(method, task).network, kept)
@@ -601,14 +628,9 @@ class Tree:
         acc = np.full((tasks, tasks), np.nan)
         distance = np.full((tasks, len(classes)), np.nan)
         results = [self.readout(method, k) for k in range(1, tasks + 1)]
-        keys: dict[str, str] = {self._root_key(method): "root"}
         for k, result in enumerate(results, 1):
             acc[k - 1, :k] = result.accuracies
             distance[k - 1, : len(result.distances)] = result.distances
-            keys[self._train_key(method, k)] = keys.get(self._train_key(method, k), "train")
-            keys.setdefault(self._close_key(method, k), "close")
-            keys[self._embed_key(method, k)] = "embed"
-            keys[self._readout_key(method, k)] = "readout"
         y_true = [label for k in range(1, tasks + 1) for label in self._test(k).labels]
         y_pred = [classes[row] for row in results[-1].predicted.tolist()]
         return MethodResult(
@@ -621,20 +643,21 @@ class Tree:
             distance,
             metrics.confusion_matrix(y_true, y_pred, classes),
             tuple(result.prototypes for result in results),
-            self._seconds(keys),
-            self._bytes_stored(method, results[-1]),
+            self._seconds(self._chain(method)),
+            results[-1].bytes_stored,
         )
 
-    def _bytes_stored(self, method: Method, last: ReadoutResult) -> int:
-        """Count what must be kept after the last task beside the network itself, in bytes."""
-        trained = self.trained(method, len(self.stream))
-        parts = [tensor for kept in trained.kept for tensor in kept.values()] + list(last.kept.values())
+    def _bytes_stored(
+        self, method: Method, task: int, trained: Trained, prototypes: Prototypes, readout: Tensors
+    ) -> int:
+        """Count what must be kept after a task beside the network itself, in bytes."""
+        parts = [tensor for kept in trained.kept for tensor in kept.values()] + list(readout.values())
         if method.readout.uses_prototypes:
-            parts.append(last.prototypes.means)
+            parts.append(prototypes.means)
         if trained.memory is not None:
             parts.append(trained.memory.images)
         if method.readout.needs_every_network:  # a network a task, not one
-            parts += (len(self.stream) - 1) * list(trained.network.state_dict().values())
+            parts += (task - 1) * list(trained.network.state_dict().values())
         return sum(part.numel() * part.element_size() for part in parts)
 
 
@@ -652,6 +675,7 @@ def _pack_readout(value: ReadoutResult) -> Packed:
         "accuracies": json_numbers(np.array(value.accuracies)),
         "distances": json_numbers(np.array(value.distances)),
     }
+    data["bytes_stored"] = value.bytes_stored
     tensors = {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks}
     return data, {"prototypes": tensors, "kept": value.kept, "predicted": {"rows": value.predicted}}
 
@@ -659,8 +683,11 @@ def _pack_readout(value: ReadoutResult) -> Packed:
 def _unpack_readout(packed: Packed, classes: tuple[Label, ...]) -> ReadoutResult:
     data, tensors = packed
     prototypes = Prototypes(classes, **tensors["prototypes"])
-    numbers = [tuple(np.nan if v is None else v for v in data[name]) for name in ("accuracies", "distances")]
-    return ReadoutResult(prototypes, tensors["kept"], tensors["predicted"]["rows"], *numbers)
+    accuracies, distances = (
+        tuple(np.nan if value is None else float(value) for value in data[name]) for name in ("accuracies", "distances")
+    )
+    rows = tensors["predicted"]["rows"]
+    return ReadoutResult(prototypes, tensors["kept"], rows, accuracies, distances, data["bytes_stored"])
 
 
 def fingerprint(examples: Examples) -> str:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import demo
+from . import demo, recipes, run, runs
 
-VERBS = (demo,)
+VERBS = (demo, recipes, run, runs)
 
 INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 

@@ -4,5 +4,6 @@ from .base import Penalty, TaskContext, Tensors
 from .ewc import EWC
 from .lwf import LwF
 from .mas import MAS
+from .rebalance import LessForget, MarginRanking
 
-__all__ = ["EWC", "MAS", "LwF", "Penalty", "TaskContext", "Tensors"]
+__all__ = ["EWC", "MAS", "LessForget", "LwF", "MarginRanking", "Penalty", "TaskContext", "Tensors"]

@@ -108,6 +108,8 @@ class Importance(Penalty):
     anchor theta^{t-1} is the old network itself; it is not stored twice.
     """
 
+    stores: ClassVar[str] = "an importance for every weight"
+
     def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
         """Check that there is an importance for every weight of the old network (a new head has none)."""
         missing = [name for name, _ in context.network.named_parameters() if name not in kept]

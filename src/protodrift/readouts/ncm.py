@@ -48,6 +48,8 @@ def nearest_class_mean(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tenso
 class NearestClassMean(Readout):
     """Nearest class mean over all classes seen so far, task-agnostic (Eq. 2)."""
 
+    stores: ClassVar[str] = "a prototype for every class"
+
     def scores(self, view: View) -> torch.Tensor:
         """Return negative squared distances, (N, K)."""
         return -squared_distances(view.z, view.prototypes)
@@ -60,6 +62,7 @@ class NearestExemplarMean(Readout):
     With a memory of exemplars the prototypes are the means of the exemplars, computed anew after every task.
     """
 
+    stores: ClassVar[str] = "a prototype for every class"
     space_name: ClassVar[str] = "unit length"
 
     def space(self, z: torch.Tensor) -> torch.Tensor:

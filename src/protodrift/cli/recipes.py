@@ -1,0 +1,67 @@
+"""`protodrift recipes`, `protodrift show`, `protodrift methods`: what there is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verbs."""
+    from .run import add_settings
+
+    recipes = verbs.add_parser("recipes", help="list the recipes", description="Lists the recipes, one line each.")
+    recipes.set_defaults(run=list_recipes)
+    show = verbs.add_parser(
+        "show",
+        help="print a recipe, fully resolved",
+        description="Prints a recipe with every value it will use, as JSON.",
+        epilog="example:  protodrift show digits --set sigma=0.2",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    show.add_argument("recipe", metavar="NAME", help="a name from `protodrift recipes`")
+    add_settings(show)
+    show.set_defaults(run=show_recipe)
+    methods = verbs.add_parser(
+        "methods",
+        help="list the methods: five axes, what each stores, its paper",
+        description="Lists every named method with its choice on the five axes, what it stores, and its paper.",
+    )
+    methods.add_argument("--json", action="store_true", help="for programs")
+    methods.set_defaults(run=list_methods)
+
+
+def list_recipes(args: argparse.Namespace) -> int:
+    """Print one line a recipe."""
+    from ..recipes import RECIPES
+
+    width = max(map(len, RECIPES))
+    for name, make in RECIPES.items():
+        print(f"{name:{width}}  {make().about}")
+    return 0
+
+
+def show_recipe(args: argparse.Namespace) -> int:
+    """Print the resolved recipe."""
+    from ..recipes import get_recipe, with_settings
+    from .run import settings_of
+
+    print(json.dumps(with_settings(get_recipe(args.recipe), settings_of(args)).resolved(), indent=1))
+    return 0
+
+
+def list_methods(args: argparse.Namespace) -> int:
+    """Print the methods."""
+    from ..methods import METHODS, described
+
+    facts = {name: described(name) for name in METHODS}
+    if args.json:
+        print(json.dumps(facts, indent=1))
+        return 0
+    for name, fact in facts.items():
+        print(name)
+        for axis in ("objective", "penalty", "memory", "drift", "readout", "schedule", "stores", "paper"):
+            text = textwrap.fill(fact[axis], 100, subsequent_indent=" " * 14)
+            print(f"  {axis:10}  {text}")
+    return 0

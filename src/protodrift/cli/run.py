@@ -1,0 +1,99 @@
+"""`protodrift run`: run a recipe, or go on where it stopped."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+_EPILOG = """\
+examples:
+  protodrift run digits                                       every method on digits, into runs/digits
+  protodrift run digits --methods E-FT,E-FT+SDC --seeds 0,1,2
+  protodrift run digits --set sigma=0.2 --set training.epochs=4 --out runs/sigma0.2
+  protodrift run folder --data photos --tasks 6               any folder of class folders
+
+A run that was interrupted, by Ctrl-C, a crash or a power cut, goes on where it stopped: type the same command again.
+"""
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "run",
+        help="run a recipe, or go on where it stopped",
+        description="Runs a recipe as a tree of stages. What is on disk is not computed again.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", metavar="NAME", help="a name from `protodrift recipes`")
+    parser.add_argument("--data", metavar="DIR", help="the data folder, for recipes that need one")
+    parser.add_argument("--methods", metavar="A,B", help="some of the recipe's methods (default: all)")
+    parser.add_argument("--seeds", type=_seeds, default=(0,), metavar="0,1,2", help="training seeds (default: 0)")
+    parser.add_argument("--tasks", type=int, metavar="N", help="cut the classes into N tasks; short for --set tasks=N")
+    add_settings(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
+    parser.set_defaults(run=run)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add `--set key=value`."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="change one value, e.g. sigma=0.2, EWC.gamma=1e6, training.epochs=5; can be repeated",
+    )
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, str]:
+    """Return the `--set` options as a mapping."""
+    from ..errors import InputError
+
+    result = {}
+    for text in args.settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise InputError(f"--set {text!r} is not of the form KEY=VALUE, for example --set sigma=0.2.")
+        result[key] = value
+    return result
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        seeds = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"seeds are whole numbers with commas between, as in 0,1,2; got {text!r}"
+        ) from None
+    if min(seeds) < 0:
+        raise argparse.ArgumentTypeError(f"a seed is 0 or more; got {text!r}")
+    return seeds
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it, and print the table."""
+    from .. import runs
+    from ..progress import reporting
+    from ..recipes import get_recipe, with_settings
+    from ..report import summary_text
+
+    settings = settings_of(args)
+    if args.tasks is not None:
+        settings["tasks"] = str(args.tasks)
+    recipe = with_settings(get_recipe(args.recipe), settings)
+    if args.methods:
+        recipe = recipe.only([name.strip() for name in args.methods.split(",")])
+    out = args.out or Path("runs") / recipe.name
+    command = "protodrift " + shlex.join(sys.argv[1:])
+    with reporting() as reporter:
+        document = runs.run(recipe, out, seeds=args.seeds, data=args.data, reporter=reporter, command=command)
+    print(summary_text(document))
+    print(
+        f"\n{len(recipe.methods)} methods x {len(document['tasks'])} tasks x {len(args.seeds)} seeds rest on "
+        f"{document['trainings']} trainings of a task.\nwrote {out / 'results.json'}"
+    )
+    return 0

@@ -1,0 +1,91 @@
+"""SI: hold each weight in proportion to what it did for the loss on its way (Zenke et al., ICML 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..config import number, one_of
+from ..errors import InputError
+from ..networks.embedder import Embedder
+from ..step import Step
+from .base import Penalty, TaskContext, Tensors
+
+
+@dataclass(frozen=True)
+class SI(Penalty):
+    """Synaptic intelligence: L_SI = sum_p Omega_p (theta_p - theta_p^{t-1})^2, without a factor 1/2 (their Eq. 4).
+
+    While a task is trained, every weight collects its share of the loss's decrease, a path integral (their Eq. 3):
+    omega_p = - sum over steps of g_p (theta_p(after the step) - theta_p(before it)), with g the gradient of the loss
+    without L_SI. After the task (their Eq. 5, with Delta_p = theta_p(end) - theta_p(start)):
+    Omega_p <- Omega_p + omega_p / (Delta_p^2 + xi).
+
+    `weight.grad` is that of the total loss; the gradient of gamma * L_SI, 2 gamma Omega_p (theta_p - theta_p^{t-1}), is
+    known and taken off. Other penalties beside SI stay in g: to SI they belong to the loss. Weight decay does not: Adam
+    adds it after the gradient.
+
+    Args:
+        gamma: trade-off, their c. They use 1 (split MNIST) and 0.1 (permuted MNIST, CIFAR).
+        xi: damps the importance of weights that hardly moved. They use 1e-3 (split MNIST, CIFAR) and 0.1 (permuted).
+        reading: of Eq. 5. "paper": as it stands; a weight whose steps raised the loss gets Omega < 0, and is pushed
+            away. "released": the sum cut off at 0 after each task, as their code does.
+    """
+
+    gamma: float = 1.0
+    xi: float = 1e-3
+    reading: str = "released"
+    rules: ClassVar = {"gamma": number(0), "xi": number(above=0), "reading": one_of("paper", "released")}
+    follows_path: ClassVar[bool] = True
+
+    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+        """Begin the path: omega = 0, start = before = theta; `Omega` is what was kept (a new head has none)."""
+        old = [name for name, _ in context.network.named_parameters()] if context.task > 1 else []
+        if any(name not in kept for name in old):
+            raise InputError(
+                "SI needs the path of every task, but this model learned the task before without it. Use this penalty "
+                "from the first task on."
+            )
+        state = {f"Omega:{name}": kept[name] for name in old}
+        for name, theta in network.named_parameters():
+            state[f"omega:{name}"] = torch.zeros_like(theta)
+            state[f"start:{name}"] = theta.detach().clone()
+            state[f"before:{name}"] = theta.detach().clone()
+        return state
+
+    def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
+        """Return sum_p Omega_p (theta_p - theta_p^{t-1})^2."""
+        theta = dict(step.network.named_parameters())
+        terms = [
+            (state[f"Omega:{name}"].to(old.device) * (theta[name] - old.detach()).square()).sum()
+            for name, old in step.network_old.named_parameters()
+        ]
+        return torch.stack(terms).sum()
+
+    @torch.no_grad()
+    def after_step(self, step: Step, state: Tensors) -> None:
+        """Add this step to the path: omega_p -= g_p (theta_p - theta_p before the step)."""
+        for name, theta in step.network.named_parameters():
+            before = state[f"before:{name}"].to(theta.device)
+            gradient = torch.zeros_like(theta) if theta.grad is None else theta.grad
+            if f"Omega:{name}" in state and theta.grad is not None:
+                # Where the step began is where the gradient was taken; a task starts at the old weights.
+                away = before - state[f"start:{name}"].to(theta.device)
+                gradient = gradient - 2 * self.gamma * state[f"Omega:{name}"].to(theta.device) * away
+            state[f"omega:{name}"] = state[f"omega:{name}"].to(theta.device) - gradient * (theta - before)
+            state[f"before:{name}"] = theta.detach().clone()
+
+    @torch.no_grad()
+    def end_task(self, context: TaskContext, kept: Tensors, state: Tensors) -> Tensors:
+        """Return Omega_p of every weight; a task that trained nothing (`state` is empty) adds nothing."""
+        result = {}
+        for name, theta in context.network.named_parameters():
+            omega = kept.get(name, torch.zeros_like(theta, device="cpu"))
+            if f"omega:{name}" in state:
+                moved = (theta - state[f"start:{name}"].to(theta.device)).square()
+                omega = omega + (state[f"omega:{name}"].to(theta.device) / (moved + self.xi)).cpu()
+            # Plain layout, as it is after saving and loading: the layout decides the last bits of a sum.
+            result[name] = (omega if self.reading == "paper" else omega.clamp(min=0)).contiguous()
+        return result

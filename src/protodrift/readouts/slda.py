@@ -1,0 +1,52 @@
+"""Streaming linear discriminant analysis (Hayes and Kanan, CVPR Workshops 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..config import number
+from ..prototypes import class_means
+from .base import Readout, Tensors, View
+
+
+@dataclass(frozen=True)
+class StreamingLDA(Readout):
+    """Linear discriminant analysis: class means are the prototypes, and one covariance is shared by all classes.
+
+    score_k(z) = z . (Lambda mu_k) - 1/2 mu_k . (Lambda mu_k),  Lambda = ((1 - eps) Sigma + eps I)^-1
+
+    Sigma is the scatter of the embeddings about their own class's mean, over their number. It is summed task by task,
+    and no image is needed again. A class is never in two tasks, so that any split into tasks gives the same Sigma (the
+    paper streams single images, for which its update is an approximation). Made for a network that stays fixed, as
+    in `Schedule(train="first")`: a network that moves leaves the older share of Sigma behind.
+
+    Args:
+        shrinkage: eps; 1e-4 in the paper.
+    """
+
+    shrinkage: float = 1e-4
+    rules: ClassVar = {"shrinkage": number(above=0, high=1)}
+
+    def learn(self, kept: Tensors, z: torch.Tensor, rows: torch.Tensor, task: int, seed: int) -> Tensors:
+        """Add the task's scatter, (D, D) in float64, and its number of images."""
+        z = z.double()
+        present, rows = rows.unique(return_inverse=True)
+        centred = z - class_means(z, rows, len(present))[rows]
+        scatter, count = centred.T @ centred, torch.tensor(len(z))
+        if kept:
+            scatter, count = kept["scatter"] + scatter, kept["count"] + count
+        return {"scatter": scatter, "count": count}
+
+    def scores(self, view: View) -> torch.Tensor:
+        """Return the discriminants, (N, K), in float64; a class without a prototype gets -inf."""
+        valid = torch.isfinite(view.prototypes).all(dim=1)
+        means = torch.where(valid[:, None], view.prototypes, 0.0).double()
+        sigma = view.kept["scatter"] / view.kept["count"]
+        identity = torch.eye(len(sigma), dtype=sigma.dtype)
+        shrunk = (1 - self.shrinkage) * sigma + self.shrinkage * identity
+        weights = torch.linalg.solve(shrunk, means.T)  # (D, K): Lambda mu_k
+        scores = view.z.double() @ weights - 0.5 * (means.T * weights).sum(dim=0)
+        return scores.masked_fill(~valid, -torch.inf)

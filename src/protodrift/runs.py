@@ -1,0 +1,228 @@
+"""Runs a recipe into a directory: stages, results, and what made them.
+
+RUN/run.json        the resolved recipe, versions, commit
+RUN/results.json    a table as data: every method and seed
+RUN/stages/         finished stages; RUN/epochs/ the training under way
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import __version__
+from .config import encode
+from .data import Dataset, load_digits, load_folder
+from .errors import InputError, ModelFileError, RunError
+from .progress import Reporter, silent
+from .recipes.base import Recipe
+from .saving import locked, replace_file
+from .stages import MethodResult, Tree
+from .store import Store
+
+FORMAT_VERSION = 1
+
+
+def load_data(recipe: Recipe, data: str | Path | None) -> Dataset:
+    """Return the dataset of a recipe."""
+    if recipe.data == "digits":
+        return load_digits()
+    if data is None:
+        raise InputError(f"recipe {recipe.name!r} runs on a folder of yours: say which with --data DIR.")
+    dataset = load_folder(data, recipe.size)
+    if len(dataset.classes) < 2:
+        raise InputError(
+            f"{data} has one class, {dataset.classes[0]!r}: an experiment needs two or more class folders."
+        )
+    return dataset.split(recipe.test_fraction)
+
+
+def run(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    seeds: Iterable[int] = (0,),
+    data: str | Path | None = None,
+    reporter: Reporter = silent,
+    command: str = "",
+) -> dict[str, Any]:
+    """Run a recipe, or go on where an interrupted run stopped, and return the results document.
+
+    Args:
+        recipe: what to run.
+        out: the run directory. One that was made by another recipe or configuration is refused.
+        seeds: training seeds.
+        data: the folder, for recipes that need one.
+        reporter: shows progress.
+        command: written beside the results.
+    """
+    out = Path(out)
+    dataset = load_data(recipe, data)
+    stream = recipe.stream(dataset)
+    _check_target(out)
+    store = None
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with locked(out):
+            _check_same_run(out, recipe, dataset)
+            store = Store(out)
+            _write_json(out / "run.json", _run_document(recipe, dataset, stream.split))
+            results: list[MethodResult] = []
+            trainings = 0
+            for seed in seeds:
+                tree = Tree(
+                    stream,
+                    network=recipe.network,
+                    training=recipe.training,
+                    classifier_training=recipe.classifier_training,
+                    seed=seed,
+                    store=store,
+                    reporter=reporter,
+                )
+                results += tree.run(recipe.methods).values()
+                trainings += tree.trainings(recipe.methods)
+                document = results_document(recipe, stream.task_classes, stream.split, results, trainings, command)
+                _write_json(out / "results.json", document)
+    except ModelFileError as error:
+        raise RunError(str(error)) from None
+    except OSError as error:
+        raise RunError(f"cannot use the run directory {out}: {error.strerror or error}.") from error
+    return document
+
+
+def results_document(
+    recipe: Recipe,
+    tasks: Iterable[Iterable[str | int]],
+    split: str,
+    results: Iterable[MethodResult],
+    trainings: int,
+    command: str,
+) -> dict[str, Any]:
+    """Return what `results.json` holds: the run's facts, and a list with one entry a method and seed."""
+    return {
+        "format": "protodrift-results",
+        "format_version": FORMAT_VERSION,
+        "recipe": recipe.name,
+        "about": recipe.about,
+        "data": recipe.data,
+        "split": split,
+        "tasks": [list(task) for task in tasks],
+        "trainings": trainings,
+        "command": command,
+        "environment": environment(),
+        "results": [result.to_json() for result in results],
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Return what a result depends on beside its configuration."""
+    return {
+        "protodrift": __version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def read_results(run_directory: str | Path) -> dict[str, Any]:
+    """Read and check the `results.json` of a run directory (or the file itself)."""
+    path = Path(run_directory)
+    path = path / "results.json" if path.is_dir() else path
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{path} is not there: {run_directory} holds no finished run.") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read as results ({error}).") from None
+    if not isinstance(document, dict) or document.get("format") != "protodrift-results":
+        raise RunError(f"{path} does not hold protodrift results.")
+    if document.get("format_version") != FORMAT_VERSION:
+        raise RunError(
+            f"{path} has format version {document.get('format_version')!r}, this protodrift reads {FORMAT_VERSION}. "
+            "Use the protodrift that made it, or run the recipe again."
+        )
+    return document
+
+
+def _check_target(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file. Choose another --out.")
+    if out.is_dir() and not (out / "run.json").exists():
+        others = sorted(p.name for p in out.iterdir() if p.name not in ("stages", "epochs", ".lock", ".run.json.new"))
+        if others:
+            raise RunError(
+                f"{out} exists and is not a run directory (it holds {', '.join(others[:3])}). Choose another --out."
+            )
+
+
+def _identity(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
+    """What must not change within a run directory; methods and seeds may be added."""
+    document = {key: value for key, value in recipe.resolved().items() if key not in ("rows", "about")}
+    document["dataset"] = [dataset.name, len(dataset.train), len(dataset.test or ()), [str(c) for c in dataset.classes]]
+    return json.loads(json.dumps(document))  # type: ignore[no-any-return]
+
+
+def _check_same_run(out: Path, recipe: Recipe, dataset: Dataset) -> None:
+    path = out / "run.json"
+    if not path.exists():
+        return
+    try:
+        before = json.loads(path.read_bytes())
+        version, identity, rows = before["format_version"], before["identity"], before["rows"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # a damaged run.json is written anew; stages are checked by themselves
+    if version != FORMAT_VERSION:
+        raise RunError(f"{out} was made by another version of protodrift (format {version!r}). Choose another --out.")
+    now = _identity(recipe, dataset)
+    for key in sorted(set(now) | set(identity)):
+        if now.get(key) != identity.get(key):
+            raise RunError(
+                f"{out} holds a run with {key} = {_short(identity.get(key))}, this one has {_short(now.get(key))}. "
+                "Choose another --out."
+            )
+    for name, method in recipe.rows:
+        if name in rows and rows[name] != json.loads(json.dumps(encode(method))):
+            raise RunError(f"{out} holds a run whose method {name!r} is set differently. Choose another --out.")
+
+
+def _run_document(recipe: Recipe, dataset: Dataset, split: str) -> dict[str, Any]:
+    rows = {name: encode(method) for name, method in recipe.rows}
+    return {
+        "format": "protodrift-run",
+        "format_version": FORMAT_VERSION,
+        "identity": _identity(recipe, dataset),
+        "split": split,
+        "rows": rows,
+        "environment": environment(),
+    }
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    replace_file(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree this package runs from, or None for an installed package."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
