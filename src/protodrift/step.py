@@ -62,7 +62,8 @@ class Step:
     @cached_property
     def features(self) -> torch.Tensor:
         """Pooled features of the backbone, (N, features)."""
-        if "feature_maps" in self.__dict__:
+        # Through the maps where a backbone has them: a penalty that asks for them later does not pay a second pass.
+        if all(callable(getattr(self.network.backbone, name, None)) for name in ("feature_maps", "from_maps")):
             return self.network.from_maps(self.feature_maps)
         return self.network.features(self.images)
 

@@ -54,7 +54,6 @@ class Attention(Penalty):
             old = step.network_old
             scores_old = torch.cat(old.logits(old.finish(old.head(old.from_maps(maps_old)))), dim=1)
             q_old = grad_cam(maps_old, scores_old, top).detach()
-        # `step.logits` may have been computed without the maps: the score must be a function of the maps.
         scores = torch.cat(step.logits[: len(step.logits_old)], dim=1)
         q = grad_cam(step.feature_maps, scores, top)
         difference = F.normalize(q.flatten(1), dim=1) - F.normalize(q_old.flatten(1), dim=1)

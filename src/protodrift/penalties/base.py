@@ -122,13 +122,17 @@ class Importance(Penalty):
 
     def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
         """Return sum_p 1/2 I_p (theta_p - theta_p^{t-1})^2."""
-        old = dict(step.network_old.named_parameters())
+        old = self.anchor(step, state)
         terms = [
-            (state[name].to(theta.device) * (theta - old[name].detach()).square()).sum()
+            (state[name].to(theta.device) * (theta - old[name].to(theta.device)).square()).sum()
             for name, theta in step.network.named_parameters()
             if name in old
         ]
         return 0.5 * torch.stack(terms).sum()
+
+    def anchor(self, step: Step, state: Tensors) -> Tensors:
+        """Return theta^{t-1} by name."""
+        return {name: theta.detach() for name, theta in step.network_old.named_parameters()}
 
     def end_task(self, context: TaskContext, kept: Tensors, state: Tensors) -> Tensors:
         """Measure the importances on the finished task."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from ..config import number, one_of
 from ..errors import InputError
-from ..networks.embedder import Embedder
 from ..step import Step
 from .base import Penalty, TaskContext, Tensors
+
+if TYPE_CHECKING:
+    from ..networks.embedder import Embedder
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class SI(Penalty):
     reading: str = "released"
     rules: ClassVar = {"gamma": number(0), "xi": number(above=0), "reading": one_of("paper", "released")}
     follows_path: ClassVar[bool] = True
+    stores: ClassVar[str] = "an importance for every weight"
 
     def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
         """Begin the path: omega = 0, start = before = theta; `Omega` is what was kept (a new head has none)."""
@@ -68,10 +71,10 @@ class SI(Penalty):
     def after_step(self, step: Step, state: Tensors) -> None:
         """Add this step to the path: omega_p -= g_p (theta_p - theta_p before the step)."""
         for name, theta in step.network.named_parameters():
-            before = state[f"before:{name}"].to(theta.device)
-            gradient = torch.zeros_like(theta) if theta.grad is None else theta.grad
-            if f"Omega:{name}" in state and theta.grad is not None:
-                # Where the step began is where the gradient was taken; a task starts at the old weights.
+            if theta.grad is None:  # it had no part in this step, and did not move
+                continue
+            gradient, before = theta.grad, state[f"before:{name}"].to(theta.device)
+            if f"Omega:{name}" in state:  # the task started at the old weights, so that `start` is theta^{t-1}
                 away = before - state[f"start:{name}"].to(theta.device)
                 gradient = gradient - 2 * self.gamma * state[f"Omega:{name}"].to(theta.device) * away
             state[f"omega:{name}"] = state[f"omega:{name}"].to(theta.device) - gradient * (theta - before)
