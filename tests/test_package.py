@@ -50,7 +50,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = protodrift.Nothing
 
 
-SHARED = {"config", "errors", "labels", "prototypes"}
+SHARED = {"config", "errors", "labels", "prototypes", "seeding"}
 
 
 @pytest.mark.parametrize("room", ["drift", "prototypes", "readouts", "metrics"])

@@ -94,12 +94,7 @@ def test_load_then_continue_is_bit_identical_to_never_having_saved(
         "E-FT+SDC",
         "E-EWC+SDC",
         "E-LwF",
-        pytest.param(
-            "E-MAS",
-            marks=pytest.mark.xfail(
-                reason="MAS: channels_last inside vmap is not implemented in torch", raises=RuntimeError, strict=True
-            ),
-        ),
+        "E-MAS",
     ],
 )
 @pytest.mark.parametrize("backbone", ["convnet", "resnet32"])

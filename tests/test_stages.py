@@ -21,7 +21,7 @@ from protodrift import (
 )
 from protodrift.data import Dataset, load_digits
 from protodrift.errors import InputError
-from protodrift.recipes import digits as recipe
+from protodrift.recipes import get_recipe
 from protodrift.stages import Network, Tree
 from protodrift.trainer import Training
 
@@ -137,9 +137,10 @@ def test_an_experiment_needs_test_images():
 
 def test_on_digits_sdc_brings_old_prototypes_nearer_to_the_true_means_over_five_seeds():
     none, compensated = [], []
-    table = recipe.methods()
+    recipe = get_recipe("digits").only(["E-FT", "E-FT+SDC"])
+    stream = recipe.stream(load_digits())
     for seed in range(5):
-        results = recipe.tree(seed).run({name: table[name] for name in ("E-FT", "E-FT+SDC")})
+        results = Tree(stream, training=recipe.training, seed=seed).run(recipe.methods)
         none.append(results["E-FT"].old_prototype_distance[-1])
         compensated.append(results["E-FT+SDC"].old_prototype_distance[-1])
     assert np.mean(compensated) < np.mean(none)

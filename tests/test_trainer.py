@@ -12,6 +12,7 @@ from protodrift.errors import CollapseWarning, DivergedError, InputError, Nothin
 from protodrift.methods import METHODS, Method, Schedule, get_method
 from protodrift.networks import build_embedder
 from protodrift.objectives import Triplet
+from protodrift.readouts import MaxOverHeads
 from protodrift.trainer import Trained, Training, advance, train_network
 
 FAST = Training(epochs=1, learning_rate=1e-3)
@@ -205,9 +206,14 @@ def test_methods_by_name():
     assert get_method("E-EWC+SDC") is METHODS["E-EWC+SDC"]
     with pytest.raises(InputError, match=r"Did you mean 'E-EWC\+SDC'"):
         get_method("EWC+SDC")
-    assert {name.removesuffix("+SDC") for name in METHODS} == {
-        "E-Pre", "E-Fix", "E-FT", "E-LwF", "E-EWC", "E-MAS", "E-Joint"
-    }  # fmt: skip
+    embedding_side = {"E-Pre", "E-Fix", "E-FT", "E-LwF", "E-EWC", "E-MAS", "E-Joint"}
+    assert embedding_side <= set(METHODS)
+    assert {f"{name}+SDC" for name in ("E-FT", "E-LwF", "E-EWC", "E-MAS")} <= set(METHODS)
+
+
+def test_a_read_out_of_heads_needs_an_objective_that_classifies():
+    with pytest.raises(InputError, match=r"MaxOverHeads.*Triplet.*Softmax"):
+        Method(objective=Triplet(), readout=MaxOverHeads())
 
 
 @pytest.mark.parametrize("axis", ["objective", "penalty", "drift", "memory", "readout", "schedule"])

@@ -35,6 +35,10 @@ from .trainer import Trained, Training, advance
 
 Self = TypeVar("Self", bound="IncrementalClassifier")
 
+DEFAULT_TRAINING = Training(epochs=10, learning_rate=3e-4, later_learning_rate=3e-5)
+"""For networks from random weights. A later rate as large as the first one forgets more than drift compensation mends:
+on digits in five tasks E-FT+SDC ends at 80.6 with it and at 21.5 with 30 epochs at 1e-3 (`results/defaults.md`)."""
+
 _FIXED = ("backbone", "embedding_dim", "normalise", "objective")
 """What the first task fixes: later tasks must train the same network for the same thing."""
 
@@ -113,7 +117,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         How an embedding gets its class.
     schedule : Schedule, default=Schedule()
         Which tasks train the network, and the batch-norm policy.
-    training : Training, default=Training()
+    training : Training, default=Training(epochs=10, learning_rate=3e-4, later_learning_rate=3e-5)
         Epochs, learning rate, batches.
     augment : CropFlip, None or "auto", default="auto"
         Random views in training; "auto": crop and flip for colour images of at least 32 x 32, none otherwise.
@@ -147,17 +151,17 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Examples
     --------
-    >>> from protodrift import IncrementalClassifier, Training
+    >>> from protodrift import IncrementalClassifier
     >>> from protodrift.data import load_digits
     >>> digits = load_digits()
     >>> first, second = digits.train.of_classes([0, 1]), digits.train.of_classes([2, 3])
-    >>> clf = IncrementalClassifier(training=Training(epochs=2))
+    >>> clf = IncrementalClassifier()
     >>> clf.partial_fit(first.images, first.labels).partial_fit(second.images, second.labels).classes_
     array([0, 1, 2, 3])
     >>> clf.drift_.labels
     (0, 1)
     >>> test = digits.test.of_classes([0, 1, 2, 3])
-    >>> bool(clf.score(test.images, test.labels) > 0.5)
+    >>> bool(clf.score(test.images, test.labels) > 0.9)
     True
     """
 
@@ -174,7 +178,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         drift: Drift | None = SDC(),
         readout: Readout = NearestClassMean(),
         schedule: Schedule = Schedule(),
-        training: Training = Training(),
+        training: Training = DEFAULT_TRAINING,
         augment: CropFlip | str | None = "auto",
         temperature: float = 0.1,
         channels: str = "auto",
@@ -323,6 +327,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise InputError(
                 f"{name}: device {self.device!r} cannot be used here ({error}). Use device='cpu'."
             ) from None
+        if isinstance(self.readout, Readout) and self.readout.needs_every_network:
+            raise InputError(
+                f"{name}: {type(self.readout).__name__} asks the networks of all earlier tasks, and this classifier keeps "
+                "one network. Run it as an experiment (protodrift run), or use another read-out."
+            )
         if self.drift is not None and isinstance(self.drift, Drift) and self.drift.evaluation_only:
             raise InputError(
                 f"{name}: {type(self.drift).__name__} is for evaluation only: it needs old images, which a learner "
@@ -359,7 +368,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _scores(self, X: Any) -> torch.Tensor:
         state, z = self._learned(), self._embed(X)
-        readout = Method(readout=self.readout).readout  # checked: it may have been set since the last task
+        readout = Method(objective=self.objective, readout=self.readout).readout  # checked: it may have been set since the last task
         return readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout))
 
     def _embed(self, X: Any) -> torch.Tensor:

@@ -45,8 +45,12 @@ class Everything(Memory):
 class Herding(Memory):
     """Keep a few exemplars of each class, chosen so that their mean follows the class mean (iCaRL, Algorithm 4).
 
+    Features have unit length; their means are compared as Algorithm 4 writes them, without being brought back to unit
+    length in between, as the authors' code does too.
+
     Args:
-        total: exemplars in all, shared equally by the classes seen so far; older classes give up their last ones.
+        total: exemplars in all, shared equally by the classes seen so far; older classes give up their last ones. A
+            class keeps at least one, so that more classes than `total` keep one each.
         per_class: exemplars of each class, however many classes there are; instead of `total`.
     """
 

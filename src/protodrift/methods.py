@@ -74,7 +74,7 @@ class Method(Config):
             value = getattr(self, name)
             if not (isinstance(value, kind) or (may_be_none and value is None)):
                 hint = f", for example {name}={value.__name__}()" if isinstance(value, type) else ""
-                raise InputError(f"{name} must be a {kind.__name__} object{hint}; got {value!r}.")
+                raise InputError(f"{name} must be of kind {kind.__name__}{hint}; got {value!r}.")
         given = self.penalty
         penalties = () if given is None else given if isinstance(given, (tuple, list)) else (given,)
         for penalty in penalties:
@@ -83,6 +83,11 @@ class Method(Config):
                     f"penalty must be a Penalty object such as EWC(gamma=1e7), or several; got {penalty!r}."
                 )
         object.__setattr__(self, "penalty", tuple(penalties))
+        if self.readout.needs_heads and not self.objective.classifies:
+            raise InputError(
+                f"{type(self.readout).__name__} reads classification heads, and {type(self.objective).__name__} trains "
+                "none. Use an objective that classifies, such as Softmax(), or the read-out NearestClassMean()."
+            )
 
     @property
     def penalties(self) -> tuple[Penalty, ...]:

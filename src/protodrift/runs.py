@@ -2,6 +2,7 @@
 
 RUN/run.json        the resolved recipe, versions, commit
 RUN/results.json    a table as data: every method and seed
+RUN/pictures/       a sample of embeddings, for figures
 RUN/stages/         finished stages; RUN/epochs/ the training under way
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from . import __version__
+from . import __version__, pictures
 from .config import encode
 from .data import Dataset, load_digits, load_folder
 from .errors import InputError, ModelFileError, RunError
@@ -63,7 +64,7 @@ def run(
         reporter: shows progress.
         command: written beside the results.
     """
-    out = Path(out)
+    out, seeds = Path(out), tuple(seeds)
     dataset = load_data(recipe, data)
     stream = recipe.stream(dataset)
     _check_target(out)
@@ -90,6 +91,8 @@ def run(
                 trainings += tree.trainings(recipe.methods)
                 document = results_document(recipe, stream.task_classes, stream.split, results, trainings, command)
                 _write_json(out / "results.json", document)
+                if seed == seeds[0]:
+                    pictures.keep(out, tree, recipe.methods)
     except ModelFileError as error:
         raise RunError(str(error)) from None
     except OSError as error:
@@ -111,6 +114,7 @@ def results_document(
         "format_version": FORMAT_VERSION,
         "recipe": recipe.name,
         "about": recipe.about,
+        "table": recipe.table,
         "data": recipe.data,
         "split": split,
         "tasks": [list(task) for task in tasks],
@@ -167,7 +171,7 @@ def _check_target(out: Path) -> None:
 
 def _identity(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
     """What must not change within a run directory; methods and seeds may be added."""
-    document = {key: value for key, value in recipe.resolved().items() if key not in ("rows", "about")}
+    document = {key: value for key, value in recipe.resolved().items() if key not in ("rows", "about", "table")}
     document["dataset"] = [dataset.name, len(dataset.train), len(dataset.test or ()), [str(c) for c in dataset.classes]]
     return json.loads(json.dumps(document))  # type: ignore[no-any-return]
 

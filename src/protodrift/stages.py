@@ -656,8 +656,8 @@ class Tree:
             parts.append(prototypes.means)
         if trained.memory is not None:
             parts.append(trained.memory.images)
-        if method.readout.needs_every_network:  # a network a task, not one
-            parts += (task - 1) * list(trained.network.state_dict().values())
+        if method.readout.needs_every_network:  # the initial network and one a task, not one
+            parts += task * list(trained.network.state_dict().values())
         return sum(part.numel() * part.element_size() for part in parts)
 
 

@@ -7,6 +7,7 @@ RUN/epochs/train-3f2a....7/...             the last finished epoch of a training
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -44,9 +45,13 @@ class Store:
         with _explained(self.path):
             self.stages.mkdir(parents=True, exist_ok=True)
             self.epochs.mkdir(exist_ok=True)
+            # Left by a process that was killed; the run's lock is ours.
             for folder in (self.stages, self.epochs):
-                for stale in folder.glob(".new-*"):  # left by a process that was killed; the run's lock is ours
+                for stale in folder.glob(".new-*"):
                     shutil.rmtree(stale)
+            for epoch in self.epochs.iterdir():
+                if (self.stages / epoch.name.rsplit(".", 1)[0]).is_dir():  # its training is finished
+                    shutil.rmtree(epoch)
 
     def get(self, kind: str, key: str) -> tuple[dict[str, Any], dict[str, Tensors]] | None:
         """Return a stage's JSON data and tensors, or None if it is not there; a damaged one is said and removed."""
@@ -83,12 +88,7 @@ class Store:
 
     def listing(self) -> list[StageInfo]:
         """Return all finished stages, oldest first."""
-        found = []
-        for folder in self.stages.iterdir():
-            if folder.is_dir() and not folder.name.startswith("."):
-                size = sum(file.stat().st_size for file in folder.iterdir())
-                found.append(StageInfo(folder.name, folder.name.rsplit("-", 1)[0], size, folder.stat().st_mtime))
-        return sorted(found, key=lambda stage: (stage.modified, stage.name))
+        return list_stages(self.path)
 
     def remove(self, name: str) -> None:
         """Remove a stage; a later run computes it again."""
@@ -113,6 +113,16 @@ class Store:
     def _write(self, folder: Path, manifest: dict[str, Any], tensors: Mapping[str, Tensors]) -> None:
         write_folder(folder, {**manifest, "checksum": _checksum(manifest)}, tensors)
         sync_directory(folder.parent)
+
+
+def list_stages(path: str | Path) -> list[StageInfo]:
+    """Return the finished stages of a run directory, oldest first. It only looks: the run may be at work."""
+    found = []
+    for folder in Path(path, "stages").glob("[!.]*-*"):
+        with contextlib.suppress(FileNotFoundError):  # removed while we looked
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            found.append(StageInfo(folder.name, folder.name.rsplit("-", 1)[0], size, folder.stat().st_mtime))
+    return sorted(found, key=lambda stage: (stage.modified, stage.name))
 
 
 class EpochCheckpoint:

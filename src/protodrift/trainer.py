@@ -24,7 +24,7 @@ from .data.transforms import CropFlip
 from .errors import CollapseWarning, DivergedError, NothingToTrainWarning
 from .labels import Label, sorted_labels
 from .methods import Method
-from .networks.embedder import Embedder, embed
+from .networks.embedder import Embedder, embed, laid_out
 from .penalties import Penalty, TaskContext, Tensors
 from .step import Step
 
@@ -36,8 +36,8 @@ class Training(Config):
     Args:
         epochs: passes over a task.
         learning_rate: of Adam, one for all layers; a new Adam each task.
-        later_learning_rate: from the second task on; None: the same. A network that starts from random weights wants a
-            larger one in its first task.
+        later_learning_rate: from the second task on; None: the same. A network that starts from random weights needs a
+            larger one in its first task, and with a large one later it forgets more than drift compensation can mend.
         weight_decay: 2e-4, as in the released code; the paper does not print it.
         batch_size: 32 in the paper (Sec. 5).
         images_per_class: images of each class in a batch: 32 = 4 classes x 8. With few classes it takes more.
@@ -45,7 +45,7 @@ class Training(Config):
             "epoch" of the released code.
     """
 
-    epochs: int = 30
+    epochs: int = 10
     learning_rate: float = 1e-3
     later_learning_rate: float | None = None
     weight_decay: float = 2e-4
@@ -269,7 +269,7 @@ class _Run:
                     images = self.augment(images, views)
                 step = Step(
                     self.network,
-                    images.to(device),
+                    laid_out(images, device),
                     all_rows[batch].to(device),
                     objective=self.method.objective,
                     generator=mining,

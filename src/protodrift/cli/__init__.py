@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import demo, recipes, run, runs
+from . import demo, recipes, report, run, runs
 
-VERBS = (demo, recipes, run, runs)
+VERBS = (demo, recipes, run, runs, report)
 
 INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 

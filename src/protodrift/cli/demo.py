@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..stages import MethodResult, Tree
+    from ..report import Summary
+    from ..stages import Tree
 
 _ROWS = ["E-Pre", "E-Fix"]
 _ROWS += [f"E-{name}{drift}" for name in ("FT", "LwF", "EWC", "MAS") for drift in ("", "+SDC", "+oracle")]
@@ -49,9 +50,10 @@ def _seed(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Train, print the table, write the report."""
     from ..data import load_digits
+    from ..pictures import take
     from ..progress import reporting
     from ..recipes import get_recipe
-    from ..report import drift_panels, results_text
+    from ..report import drift_panels, results_text, summaries
     from ..runs import results_document
     from ..saving import replace_file
     from ..stages import Tree
@@ -71,24 +73,25 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             reporter=reporter,
         )
-        figures = {name: drift_panels(flat, pictures.methods[name]) for name in ("E-FT+SDC", "E-EWC+SDC")}
-    print(f"\n{results_text(results)}\n")
+        figures = {name: drift_panels(take(flat, name, pictures.methods[name])) for name in ("E-FT+SDC", "E-EWC+SDC")}
     trainings = tree.trainings(recipe.methods)
+    command = f"protodrift demo --seed {args.seed}"
+    document = results_document(recipe, stream.task_classes, stream.split, results.values(), trainings, command)
+    table = summaries([document])
+    print(f"\n{results_text(table)}\n")
     print(
         f"{len(results)} methods x {len(stream)} tasks took {trainings} trainings of a task: methods that begin alike\n"
         "share the beginning, and a drift estimator is a read-out, not a training."
     )
-    command = f"protodrift demo --seed {args.seed}"
-    document = results_document(recipe, stream.task_classes, stream.split, results.values(), trainings, command)
     replace_file(args.out / "results.json", (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
     seconds = time.perf_counter() - started
-    _write_report(args, tree, results, figures, seconds)
+    _write_report(args, tree, table, figures, seconds)
     print(f"wrote {args.out / 'report.html'} and {args.out / 'results.json'} in {seconds:.0f} s")
     return 0
 
 
 def _write_report(
-    args: argparse.Namespace, tree: Tree, results: dict[str, MethodResult], figures: dict[str, str], seconds: float
+    args: argparse.Namespace, tree: Tree, table: dict[str, Summary], figures: dict[str, str], seconds: float
 ) -> None:
     import torch
 
@@ -96,9 +99,9 @@ def _write_report(
     from ..report import Section, accuracy_curves, distance_curves, render, results_table, write
 
     sections = [
-        Section("All methods", results_table(results), _TABLE_NOTE),
-        Section("Average accuracy after each task, A_k", accuracy_curves(results)),
-        Section("Distance of old prototypes to the true class means", distance_curves(results), _DISTANCE_NOTE),
+        Section("All methods", results_table(table), _TABLE_NOTE),
+        Section("Average accuracy after each task, A_k", accuracy_curves(table)),
+        Section("Distance of old prototypes to the true class means", distance_curves(table), _DISTANCE_NOTE),
     ]
     for name, figure in figures.items():
         sections.append(Section(f"Drift in two dimensions: {name}", figure, _PICTURE_NOTE))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..store import StageInfo, Store
+    from ..store import StageInfo
 
 _EPILOG = """\
 examples:
@@ -42,11 +42,11 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def show(args: argparse.Namespace) -> int:
     """List runs, or the stages of one."""
     from ..errors import RunError
-    from ..store import Store
+    from ..store import list_stages
 
     if (args.path / "run.json").exists():
         total = 0
-        for kind, stages in _by_kind(Store(args.path)).items():
+        for kind, stages in _by_kind(list_stages(args.path)).items():
             size = sum(stage.bytes for stage in stages)
             total += size
             print(f"{kind:8} {len(stages):5} stages {_size(size):>10}")
@@ -85,9 +85,9 @@ def remove(args: argparse.Namespace) -> int:
     return 0
 
 
-def _by_kind(store: Store) -> dict[str, list[StageInfo]]:
+def _by_kind(stages: list[StageInfo]) -> dict[str, list[StageInfo]]:
     result: dict[str, list[StageInfo]] = {}
-    for stage in store.listing():
+    for stage in stages:
         result.setdefault(stage.kind, []).append(stage)
     return result
 

@@ -71,7 +71,7 @@ class Embedder(nn.Module):
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Return the backbone's pooled features, (N, feature_dim)."""
-        out: torch.Tensor = self.backbone(self._inputs(x))
+        out: torch.Tensor = self.backbone(self.standardise(x))
         return out
 
     def feature_maps(self, x: torch.Tensor) -> torch.Tensor:
@@ -81,7 +81,7 @@ class Embedder(nn.Module):
                 f"{type(self.backbone).__name__} has no feature maps. This method needs a backbone with the methods "
                 "feature_maps(x) -> (N, C, h, w) and from_maps(maps) -> (N, features)."
             )
-        out: torch.Tensor = self.backbone.feature_maps(self._inputs(x))  # type: ignore[operator]
+        out: torch.Tensor = self.backbone.feature_maps(self.standardise(x))  # type: ignore[operator]
         return out
 
     def from_maps(self, maps: torch.Tensor) -> torch.Tensor:
@@ -92,10 +92,6 @@ class Embedder(nn.Module):
     def logits(self, z: torch.Tensor) -> list[torch.Tensor]:
         """Return the output of every classification head for embeddings z, (N, classes of its task) each."""
         return [head(z) for head in self.heads]
-
-    def _inputs(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.standardise(x)
-        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
     def raw(self, x: torch.Tensor) -> torch.Tensor:
         """Return the embedding before normalisation, (N, D): what MAS measures the sensitivity of."""
@@ -123,6 +119,16 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def laid_out(images: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Bring a batch to a device, images in the memory layout that convolutions run fastest in (channels last).
+
+    Done here and not in the network: the layout decides the last bits of a result, so every batch must get it, and
+    vectorised gradients of single images (MAS) cannot set it.
+    """
+    images = images.to(device)
+    return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+
+
 def embed(network: Embedder, images: torch.Tensor, batch_size: int = 256) -> torch.Tensor:
     """Embed images in one ordered, deterministic, un-augmented pass: (N, ...) -> (N, D) on the CPU.
 
@@ -130,5 +136,5 @@ def embed(network: Embedder, images: torch.Tensor, batch_size: int = 256) -> tor
     """
     device = next(network.parameters()).device
     with evaluating(network), torch.inference_mode():
-        parts = [network(part.to(device)).cpu() for part in images.split(batch_size)]
+        parts = [network(laid_out(part, device)).cpu() for part in images.split(batch_size)]
     return torch.cat(parts).clone()  # a normal tensor: inference tensors cannot be saved for backward

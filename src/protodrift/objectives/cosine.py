@@ -100,4 +100,5 @@ def imprinted(context: TaskContext, old_weights: torch.Tensor, classes: int) -> 
     new = context.rows >= len(old_weights)
     z = F.normalize(embed(context.network, context.images[new]), dim=1)
     means = class_means(z, context.rows[new] - len(old_weights), classes).to(old_weights)
-    return F.normalize(means, dim=1) * torch.linalg.vector_norm(old_weights, dim=1).mean()
+    length: torch.Tensor = torch.linalg.vector_norm(old_weights, dim=1).mean()
+    return F.normalize(means, dim=1) * length

@@ -14,6 +14,7 @@ from .. import seeding
 from ..config import Config
 from ..data.batches import class_balanced_batches
 from ..errors import ImportanceWarning, InputError
+from ..networks.embedder import laid_out
 from ..step import Step
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class TaskContext:
         )
         mining = seeding.generator(self.seed, "importance mining", self.task)
         for batch in batches:
-            images, rows = self.images[batch].to(device), self.rows[batch].to(device)
+            images, rows = laid_out(self.images[batch], device), self.rows[batch].to(device)
             yield Step(self.network, images, rows, objective=self.objective, generator=mining)
 
 
@@ -118,7 +119,9 @@ class Importance(Penalty):
                 f"{type(self).__name__} needs importances measured after the task before, but this model has none: it "
                 "learned that task with another penalty. Use this penalty from the first task on."
             )
-        return kept
+        # What has no importance is not held at all. A gradient of zero would not leave it alone: Adam makes whole steps
+        # of the weight decay that it adds, and in two epochs the head of an older task loses half its length.
+        return {name: value for name, value in kept.items() if bool(value.any())}
 
     def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
         """Return sum_p 1/2 I_p (theta_p - theta_p^{t-1})^2."""
@@ -126,9 +129,9 @@ class Importance(Penalty):
         terms = [
             (state[name].to(theta.device) * (theta - old[name].to(theta.device)).square()).sum()
             for name, theta in step.network.named_parameters()
-            if name in old
+            if name in old and name in state
         ]
-        return 0.5 * torch.stack(terms).sum()
+        return 0.5 * torch.stack(terms).sum() if terms else torch.zeros(())
 
     def anchor(self, step: Step, state: Tensors) -> Tensors:
         """Return theta^{t-1} by name."""

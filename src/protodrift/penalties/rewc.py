@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -56,10 +56,10 @@ class REWC(EWC):
     def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
         """Rotate the network about to be trained, and the old weights that it is compared with."""
         state = dict(super().start_task(context, kept, network))
-        for name, layer in rotatable(context.network).items():
-            if f"U1:{name}" in kept:
-                u1, u2 = (kept[f"{u}:{name}"].to(layer.weight) for u in ("U1", "U2"))
-                state[f"old:{name}.weight"] = turn(layer.weight.detach(), u2.T, u1.T).contiguous()
+        old = dict(context.network.named_parameters())
+        for name, u1, u2 in _layers(kept):
+            weight = old[f"{name}.weight"].detach()
+            state[f"old:{name}.weight"] = turn(weight, u2.T.to(weight), u1.T.to(weight)).contiguous()
         rotate(network, kept)
         return state
 
@@ -131,12 +131,13 @@ def turn(weight: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch
 def turn_fisher(kept: Tensors, rotations: Tensors) -> Tensors:
     """Return an older F' in new axes: the diagonal of the turned diagonal matrix, (A * A) F' (B * B)."""
     result = {name: value for name, value in kept.items() if not name.startswith(("U1:", "U2:"))}
-    for layer in (name.removeprefix("U1:") for name in rotations if name.startswith("U1:")):
-        weight = f"{layer}.weight"
-        if f"U1:{layer}" in kept:
-            a = rotations[f"U2:{layer}"].T @ kept[f"U2:{layer}"]
-            b = kept[f"U1:{layer}"] @ rotations[f"U1:{layer}"].T
-            result[weight] = turn(kept[weight], a.square(), b.square()).contiguous()
+    before = {name: (u1, u2) for name, u1, u2 in _layers(kept)}
+    for name, u1, u2 in _layers(rotations):
+        # A layer that was plain until now (it had no gradient) was rotated by nothing.
+        u1_old, u2_old = before.get(name, (torch.eye(len(u1)), torch.eye(len(u2))))
+        if f"{name}.weight" in kept:
+            a, b = u2.T @ u2_old, u1_old @ u1.T
+            result[f"{name}.weight"] = turn(kept[f"{name}.weight"], a.square(), b.square()).contiguous()
     return result
 
 
@@ -152,6 +153,7 @@ def rotatable(network: Embedder) -> dict[str, nn.Linear | nn.Conv2d]:
         and isinstance(module, (nn.Linear, nn.Conv2d))
         and not name.startswith("heads.")
         and getattr(module, "groups", 1) == 1
+        and module.weight.requires_grad
         and max(module.weight.shape[:2]) <= WIDEST
         and uses[id(module)] == ties[id(module.weight)] == 1
     }
@@ -159,9 +161,10 @@ def rotatable(network: Embedder) -> dict[str, nn.Linear | nn.Conv2d]:
 
 def rotate(network: Embedder, rotations: Tensors) -> None:
     """Replace the layers that have rotations by `Rotated` ones, in place."""
-    for name, layer in rotatable(network).items():
-        if f"U1:{name}" in rotations:
-            _put(network, name, Rotated(layer, rotations[f"U1:{name}"], rotations[f"U2:{name}"]))
+    for name, u1, u2 in _layers(rotations):
+        layer = network.get_submodule(name)
+        assert isinstance(layer, (nn.Linear, nn.Conv2d))
+        _put(network, name, Rotated(layer, u1, u2))
 
 
 def measure_rotations(context: TaskContext) -> Tensors:
@@ -195,6 +198,14 @@ def measure_rotations(context: TaskContext) -> Tensors:
             result[f"U1:{name}"] = _axes(covariance[f"U1:{name}"]).T.contiguous()
             result[f"U2:{name}"] = _axes(covariance[f"U2:{name}"])
     return result
+
+
+def _layers(rotations: Tensors) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield the name, U1 and U2 of every rotated layer."""
+    for key, u1 in rotations.items():
+        kind, _, name = key.partition(":")
+        if kind == "U1":
+            yield name, u1, rotations[f"U2:{name}"]
 
 
 def _axes(covariance: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,7 @@ class SI(Penalty):
 
     gamma: float = 1.0
     xi: float = 1e-3
-    reading: str = "released"
+    reading: str = "paper"
     rules: ClassVar = {"gamma": number(0), "xi": number(above=0), "reading": one_of("paper", "released")}
     follows_path: ClassVar[bool] = True
     stores: ClassVar[str] = "an importance for every weight"

@@ -43,6 +43,9 @@ class Readout(Config):
     uses_prototypes: ClassVar[bool] = True
     """Whether prototypes, and so drift, matter to it."""
 
+    needs_heads: ClassVar[bool] = False
+    """Whether it reads classification heads, which only some objectives train."""
+
     space_name: ClassVar[str] = "plain"
     """Names what `space` does: stages that agree on it can be shared."""
 

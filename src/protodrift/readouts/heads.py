@@ -15,6 +15,7 @@ class MaxOverHeads(Readout):
     """Each task's head is a softmax of its own; the largest probability over all heads wins (Sec. 3.2, FT)."""
 
     uses_prototypes: ClassVar[bool] = False
+    needs_heads: ClassVar[bool] = True
 
     def scores(self, view: View) -> torch.Tensor:
         """Return log-probabilities within each head, (N, K)."""
@@ -26,6 +27,7 @@ class MaxOverClasses(Readout):
     """One comparison over the outputs of all heads: for heads that were trained together (Joint, iCaRL-CNN)."""
 
     uses_prototypes: ClassVar[bool] = False
+    needs_heads: ClassVar[bool] = True
 
     def scores(self, view: View) -> torch.Tensor:
         """Return the outputs of all heads side by side, (N, K)."""

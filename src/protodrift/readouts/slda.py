@@ -47,6 +47,6 @@ class StreamingLDA(Readout):
         sigma = view.kept["scatter"] / view.kept["count"]
         identity = torch.eye(len(sigma), dtype=sigma.dtype)
         shrunk = (1 - self.shrinkage) * sigma + self.shrinkage * identity
-        weights = torch.linalg.solve(shrunk, means.T)  # (D, K): Lambda mu_k
+        weights: torch.Tensor = torch.linalg.solve(shrunk, means.T)  # (D, K): Lambda mu_k
         scores = view.z.double() @ weights - 0.5 * (means.T * weights).sum(dim=0)
         return scores.masked_fill(~valid, -torch.inf)

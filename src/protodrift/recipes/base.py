@@ -34,6 +34,7 @@ class Recipe(Config):
         training: how metric objectives are trained.
         classifier_training: how objectives that classify are trained; None: the same.
         rows: the methods by name, in the order of the table.
+        table: the paper's table whose numbers stand beside ours, such as "table5_eleven_tasks/cifar100", or "".
     """
 
     name: str
@@ -50,6 +51,7 @@ class Recipe(Config):
     network: Network = Network()
     training: Training = Training()
     classifier_training: Training | None = None
+    table: str = ""
 
     rules: ClassVar = {
         "tasks": optional(whole(1)),
@@ -106,7 +108,7 @@ def with_settings(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
     return recipe
 
 
-_FIXED = ("name", "about", "rows", "data")
+_FIXED = ("name", "about", "rows", "data", "table")
 
 
 def _fields(config: Config, owner: str = "recipe") -> Iterator[tuple[str, str]]:

@@ -232,12 +232,11 @@ def marker_sample(kind: Shape, css: str) -> str:
     return f'<svg class="pd-swatch pd-small" viewBox="0 0 16 16" aria-hidden="true">{shape(kind, 8, 8, 6.5, css)}</svg>'
 
 
-def arrow_sample() -> str:
-    """Return a legend sample of a dotted arrow."""
-    return (
-        '<svg class="pd-swatch" viewBox="0 0 36 12" aria-hidden="true"><g class="pd-ink">'
-        f"{_arrow((1, 6), (35, 6))}</g></svg>"
-    )
+def arrow_sample(*, thin: bool = False) -> str:
+    """Return a legend sample of an arrow: dotted, or thin."""
+    drawn = _arrow((1, 6), (35, 6), 4.0 if thin else 6.0)
+    css = "pd-thin pd-ink" if thin else "pd-ink"
+    return f'<svg class="pd-swatch" viewBox="0 0 36 12" aria-hidden="true"><g class="{css}">{drawn}</g></svg>'
 
 
 # -- line chart -------------------------------------------------------------------------------------------------------
@@ -258,6 +257,7 @@ def line_chart(
     decimals: int = 1,
     styles: Mapping[str, LineStyle] | None = None,
     include: Sequence[float] = (),
+    deviations: Mapping[str, Sequence[float]] | None = None,
     description: str = "",
 ) -> str:
     """Draw lines over a few named positions, with a legend below that never meets the lines.
@@ -271,6 +271,7 @@ def line_chart(
         decimals: of the values in hover titles and legend.
         styles: name -> look; None takes `default_styles`.
         include: values that the axis must contain, such as 0.
+        deviations: name -> (T,) half lengths of error bars; none where not finite.
         description: for readers who cannot see the chart; "" makes one from the labels.
 
     Returns:
@@ -280,7 +281,8 @@ def line_chart(
         if len(values) != len(x_labels):
             raise ValueError(f"series {name!r} has {len(values)} values for {len(x_labels)} positions")
     styles = default_styles(list(series)) if styles is None else styles
-    known = [v for values in series.values() for v in values if math.isfinite(v)]
+    bars = {name: list((deviations or {}).get(name, [math.nan] * len(x_labels))) for name in series}
+    known = [end for name, values in series.items() for end in _ends(values, bars[name])]
     ticks = nice_ticks(min([*known, *include]), max([*known, *include])) if known else [0.0, 1.0]
     texts = tick_text(ticks)
     left = 14 + _CHARACTER * max(3, *map(len, texts))
@@ -293,11 +295,13 @@ def line_chart(
         body += _text((left + _WIDTH - _RIGHT) / 2, _HEIGHT / 2, "no values yet", "pd-axis-label")
     where = [f"{x_label} {label}".strip() for label in x_labels]
     for name, values in series.items():
-        hints = [f"{name}, {place}: {v:.{decimals}f}{unit}" for place, v in zip(where, values, strict=True)]
+        own = bars[name]
+        texts = [_value(v, d, decimals, unit) for v, d in zip(values, own, strict=True)]
+        hints = [f"{name}, {place}: {text}" for place, text in zip(where, texts, strict=True)]
         pixels = [(px, y(v)) if math.isfinite(v) else None for px, v in zip(x, values, strict=True)]
-        body += _line(name, pixels, hints, styles[name])
+        body += _line(name, pixels, hints, styles[name], _error_bars(x, y, values, own))
     label = description or f"{y_label} by {x_label or 'position'}: {', '.join(series)}"
-    last = {name: _last(values, decimals, unit) for name, values in series.items()}
+    last = {name: _value(values[-1], bars[name][-1], decimals, unit) for name, values in series.items() if len(values)}
     drawing = _drawing(_WIDTH, _HEIGHT, label, "pd-lines", body)
     # Two boxes: a container query can style what is inside the container, not the container itself.
     inner = f"{drawing}{line_legend({n: styles[n] for n in series}, last)}"
@@ -337,7 +341,9 @@ def _x_axis(x: Sequence[float], labels: Sequence[object]) -> str:
     )
 
 
-def _line(name: str, pixels: Sequence[Point | None], hints: Sequence[str], style: LineStyle) -> str:
+def _line(
+    name: str, pixels: Sequence[Point | None], hints: Sequence[str], style: LineStyle, error_bars: str = ""
+) -> str:
     runs: list[list[Point]] = [[]]
     for pixel in pixels:
         if pixel is not None:
@@ -350,11 +356,35 @@ def _line(name: str, pixels: Sequence[Point | None], hints: Sequence[str], style
     dots = "".join(
         _titled(hint, style.marker(*pixel)) for pixel, hint in zip(pixels, hints, strict=True) if pixel is not None
     )
-    return _titled(name, drawn + dots, f"pd-series {style.css}")
+    return _titled(name, drawn + error_bars + dots, f"pd-series {style.css}")
 
 
-def _last(values: Sequence[float], decimals: int, unit: str) -> str:
-    return f"{values[-1]:.{decimals}f}{unit}" if len(values) and math.isfinite(values[-1]) else ""
+def _ends(values: Sequence[float], deviations: Sequence[float]) -> list[float]:
+    """Return the finite ends of what is drawn: values and their error bars."""
+    ends = [end for v, d in zip(values, deviations, strict=True) for end in (v, v - d, v + d)]
+    return [end for end in ends if math.isfinite(end)]
+
+
+def _error_bars(x: Sequence[float], y: Scale, values: Sequence[float], deviations: Sequence[float]) -> str:
+    return "".join(
+        error_bar(px, y(v - d), y(v + d))
+        for px, v, d in zip(x, values, deviations, strict=True)
+        if math.isfinite(v + d) and d > 0
+    )
+
+
+def error_bar(x: float, low: float, high: float) -> str:
+    """Return an upright error bar with caps, in pixels."""
+    left, right, low_text, high_text = _px(x - 3), _px(x + 3), _px(low), _px(high)
+    path = f"M{left},{low_text}H{right}M{left},{high_text}H{right}M{_px(x)},{low_text}V{high_text}"
+    return f'<path class="pd-error" d="{path}"/>'
+
+
+def _value(value: float, deviation: float, decimals: int, unit: str) -> str:
+    if not math.isfinite(value):
+        return ""
+    spread = f" ± {deviation:.{decimals}f}" if math.isfinite(deviation) else ""
+    return f"{round(value, decimals) + 0.0:.{decimals}f}{spread}{unit}"
 
 
 # -- scatter panel ----------------------------------------------------------------------------------------------------
@@ -388,12 +418,17 @@ class Mark:
 
 @dataclass(frozen=True)
 class Arrow:
-    """A dotted arrow between two points in data units."""
+    """An arrow between two points in data units.
+
+    Attributes:
+        thin: a thin solid arrow in its colour, one of many; else a dotted one between two markers.
+    """
 
     start: Point
     end: Point
     colour: int
     title: str
+    thin: bool = False
 
 
 @dataclass(frozen=True)
@@ -424,8 +459,8 @@ class Bounds:
 
 
 _PANEL, _EDGE = 320.0, 24.0
-_LAYERS: tuple[Shape, ...] = ("circle", "triangle", "star")
-_RADII: Mapping[Shape, float] = {"circle": 4.6, "triangle": 6.4, "star": 7.2}
+_LAYERS: tuple[Shape, ...] = ("diamond", "circle", "triangle", "star")
+_RADII: Mapping[Shape, float] = {"circle": 4.6, "diamond": 5.6, "triangle": 6.4, "star": 7.2}
 
 
 def scatter_panel(
@@ -435,15 +470,17 @@ def scatter_panel(
     *,
     bounds: Bounds,
     description: str,
+    ticks: bool = True,
 ) -> str:
     """Draw points, arrows and markers in one mapping from data to pixels, the same scale on both axes.
 
     Args:
         clouds: points by class.
-        marks: circles, triangles and stars, drawn in that order over everything else.
+        marks: diamonds, circles, triangles and stars, drawn in that order over everything else.
         arrows: from where something was to where it was moved.
         bounds: what part of the plane is shown.
         description: for readers who cannot see it.
+        ticks: write numbers at the axes.
 
     Returns:
         One `<svg>`. Its markers have the classes `pd-circle`, `pd-triangle`, `pd-star` and `pd-arrow`.
@@ -452,23 +489,25 @@ def scatter_panel(
     height = inner * (bounds.top - bounds.bottom) / (bounds.right - bounds.left)
     x = Scale(bounds.left, bounds.right, _EDGE, _EDGE + inner)
     y = Scale(bounds.bottom, bounds.top, 8 + height, 8)
-    body = _frame(x, y)
+    body = _frame(x, y, ticks=ticks)
     body += "".join(_cloud(cloud, x, y) for cloud in clouds)
     for arrow in arrows:
         start, end = ((x(px), y(py)) for px, py in (arrow.start, arrow.end))
-        body += _titled(arrow.title, _arrow(*_between(start, end)), f"pd-arrow pd-c{arrow.colour % COLOURS}")
+        drawn = _arrow(start, end, 4.0) if arrow.thin else _arrow(*_between(start, end))
+        kind = "pd-thin" if arrow.thin else "pd-arrow"
+        body += _titled(arrow.title, drawn, f"{kind} pd-c{arrow.colour % COLOURS}")
     for kind in _LAYERS:
         body += "".join(_mark(mark, x, y) for mark in marks if mark.kind == kind)
     body += "".join(_text(x(m.at[0]), y(m.at[1]) - 12, shorten(m.label, 12), "pd-name") for m in marks if m.label)
     return _drawing(_PANEL, height + 8 + _EDGE, description, "pd-panel", body)
 
 
-def _frame(x: Scale, y: Scale) -> str:
+def _frame(x: Scale, y: Scale, *, ticks: bool = True) -> str:
     sides = f'width="{_px(x.end - x.start)}" height="{_px(y.start - y.end)}"'
     out = f'<rect class="pd-frame" x="{_px(x.start)}" y="{_px(y.end)}" {sides}/>'
-    for axis in (x, y):
-        ticks = nice_ticks(axis.low, axis.high, 5)
-        for tick, text in zip(ticks, tick_text(ticks), strict=True):
+    for axis in (x, y) if ticks else ():
+        values = nice_ticks(axis.low, axis.high, 5)
+        for tick, text in zip(values, tick_text(values), strict=True):
             if not axis.low <= tick <= axis.high:
                 continue
             if axis is x:
@@ -502,15 +541,15 @@ def _between(start: Point, end: Point) -> tuple[Point, Point]:
     return (start[0] + leave * ux, start[1] + leave * uy), (end[0] - arrive * ux, end[1] - arrive * uy)
 
 
-def _arrow(start: Point, end: Point) -> str:
-    """Return a dotted line with a head, in pixels. (An SVG <marker> would need an id, unique in the page.)"""
+def _arrow(start: Point, end: Point, largest: float = 6.0) -> str:
+    """Return a line with a head, in pixels. (An SVG <marker> would need an id, unique in the page.)"""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = math.hypot(dx, dy)
     line = f'<line class="pd-shaft" x1="{_px(start[0])}" y1="{_px(start[1])}" x2="{_px(end[0])}" y2="{_px(end[1])}"/>'
     if length < 1:  # nothing moved: a head would point nowhere
         return line
     ux, uy = dx / length, dy / length
-    size = min(6.0, length / 2)
+    size = min(largest, length / 2)
     back = (end[0] - size * ux, end[1] - size * uy)
     wing = size * 0.55
     head = [end, (back[0] - wing * uy, back[1] + wing * ux), (back[0] + wing * uy, back[1] - wing * ux)]

@@ -1,15 +1,14 @@
-"""The results table as values: what its columns are, and which rows are best. HTML and text write the same one."""
+"""The results table as values: what its columns are, and which rows are best. Every format writes the same one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from ..errors import InputError
-from ..memory import Everything
-from ..methods import Method
-from ..stages import MethodResult
+import numpy as np
+
+from .summary import Spread, Summaries, number_of_tasks
 
 MISSING = "–"
 """Stands where a number is not defined, such as the forgetting of a single task."""
@@ -21,76 +20,117 @@ class Column:
 
     Attributes:
         symbol, index: the heading, such as A and 3 for A_3; `index` may be "".
+        key: its name for programs.
         meaning: what it is, in words.
-        texts: R values as they are written.
+        values, deviations: (R,) mean and standard deviation over seeds, in the unit of the table; NaN: not defined.
+        decimals: how many are written.
         best: the rows to emphasise; none if all rows that compete are alike.
+        ours: False for numbers that the paper prints.
     """
 
     symbol: str
     index: str
+    key: str
     meaning: str
-    texts: tuple[str, ...]
-    best: frozenset[int]
+    values: Sequence[float]
+    deviations: Sequence[float]
+    decimals: int
+    best: frozenset[int] = field(default=frozenset())
+    ours: bool = True
+
+    @property
+    def heading(self) -> str:
+        """The heading as plain text, such as A_3."""
+        return f"{self.symbol}_{self.index}" if self.index else self.symbol
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The R values as they are written: the mean, and ± the standard deviation where there is one."""
+        pairs = zip(self.values, self.deviations, strict=True)
+        return tuple(written(value, deviation, self.decimals) for value, deviation in pairs)
 
 
-def is_upper_bound(method: Method) -> bool:
-    """Return whether a method looks at old images that a learner of this kind does not have: an oracle, or joint."""
-    return (method.drift is not None and method.drift.evaluation_only) or isinstance(method.memory, Everything)
+def written(value: float, deviation: float, decimals: int) -> str:
+    """Return a mean as text, with its standard deviation if that is defined.
 
-
-def number_of_tasks(results: Mapping[str, MethodResult]) -> int:
-    """Return T, the same for all results.
-
-    Raises:
-        InputError: if there is no result, or results of streams of different length.
+    >>> written(83.21, 1.07, 1), written(-0.04, math.nan, 1), written(math.nan, math.nan, 1)
+    ('83.2 ± 1.1', '0.0', '–')
     """
-    counts = {name: len(result.accuracy_matrix) for name, result in results.items()}
-    if not counts:
-        raise InputError("there are no results to report: run at least one method.")
-    if len(set(counts.values())) > 1:
-        raise InputError(f"results of one report must have the same number of tasks, got {counts}.")
-    return next(iter(counts.values()))
+    if not math.isfinite(value):
+        return MISSING
+    # + 0.0 turns a rounded -0.0 into 0.0.
+    text = f"{round(value, decimals) + 0.0:.{decimals}f}"
+    return f"{text} ± {deviation:.{decimals}f}" if math.isfinite(deviation) else text
 
 
-def columns(results: Mapping[str, MethodResult]) -> list[Column]:
-    """Return A_1..A_T, overall accuracy, F_T and the old prototypes' distance, all but the last in percent."""
-    tasks = number_of_tasks(results)
-    rows = list(results.values())
-    competes = [not is_upper_bound(result.method) for result in rows]
-
+def columns(summaries: Summaries) -> list[Column]:
+    """Return A_1..A_T (beside each what the paper prints), their mean, overall accuracy, F_T and the old distance."""
+    tasks = number_of_tasks(summaries)
+    rows = list(summaries.values())
+    competes = [not one.is_upper_bound for one in rows]
     # A network that is never trained again (E-Fix) does not drift: its distance of 0 is no merit of its prototypes.
-    drifts = [honest and result.method.schedule.train == "all" for honest, result in zip(competes, rows, strict=True)]
+    drifts = [honest and one.method.schedule.train == "all" for honest, one in zip(competes, rows, strict=True)]
 
-    def percent(symbol: str, index: str, meaning: str, metric: str, task: int = -1, sign: int = 1) -> Column:
-        values = [100 * float(getattr(result, metric)[task]) for result in rows]
-        texts = _texts(values, 1)
-        return Column(symbol, index, f"{meaning}, %", texts, _best(values, texts, competes, sign))
+    def percent(
+        symbol: str, index: str, key: str, meaning: str, spreads: Sequence[Spread], task: int | None, sign: int = 1
+    ) -> Column:
+        at = () if task is None else (task,)
+        values = [100 * float(spread.mean[at]) for spread in spreads]
+        deviations = [100 * float(spread.std[at]) for spread in spreads]
+        best = _best(values, 1, competes, sign)
+        return Column(symbol, index, key, f"{meaning}, %", values, deviations, 1, best)
 
-    distance = [float(result.old_prototype_distance[-1]) for result in rows]
-    shown = _texts(distance, 3)
+    result = []
+    for k in range(1, tasks + 1):
+        accuracy = [one.average_accuracy for one in rows]
+        result.append(percent("A", str(k), f"A_{k}", f"average accuracy after task {k}", accuracy, k - 1))
+        printed = [100 * float(one.paper[k - 1]) for one in rows]
+        if np.isfinite(printed).any():
+            nothing = [math.nan] * len(rows)
+            meaning = f"average accuracy after task {k} as the paper prints it, %"
+            result.append(Column("paper", str(k), f"paper_A_{k}", meaning, printed, nothing, 1, ours=False))
+    mean = "mean of A_k over all tasks, the number that later papers print"
+    distance = [float(one.old_prototype_distance.mean[-1]) for one in rows]
+    deviation = [float(one.old_prototype_distance.std[-1]) for one in rows]
     meaning = "mean distance of the old classes' prototypes to their true means at the end (lower is better)"
     return [
-        *(
-            percent("A", str(k), f"average accuracy after task {k}", "average_accuracy", k - 1)
-            for k in range(1, tasks + 1)
+        *result,
+        percent("mean A", "", "mean_incremental_accuracy", mean, [one.mean_incremental_accuracy for one in rows], None),
+        percent(
+            "overall",
+            "",
+            "overall_accuracy",
+            "accuracy over all test images at the end",
+            [one.overall_accuracy for one in rows],
+            -1,
         ),
-        percent("overall", "", "accuracy over all test images at the end", "overall_accuracy"),
-        percent("F", str(tasks), "average forgetting at the end (lower is better)", "average_forgetting", sign=-1),
-        Column("distance", "", meaning, shown, _best(distance, shown, drifts, -1)),
+        percent(
+            "F",
+            str(tasks),
+            "average_forgetting",
+            "average forgetting at the end (lower is better)",
+            [one.average_forgetting for one in rows],
+            -1,
+            sign=-1,
+        ),
+        Column(
+            "distance",
+            "",
+            "old_prototype_distance",
+            meaning,
+            distance,
+            deviation,
+            3,
+            _best(distance, 3, drifts, -1),
+        ),
     ]
 
 
-def _texts(values: Sequence[float], decimals: int) -> tuple[str, ...]:
-    # + 0.0 turns a rounded -0.0 into 0.0.
-    return tuple(
-        f"{round(value, decimals) + 0.0:.{decimals}f}" if math.isfinite(value) else MISSING for value in values
-    )
-
-
-def _best(values: Sequence[float], texts: Sequence[str], competes: Sequence[bool], sign: int) -> frozenset[int]:
+def _best(values: Sequence[float], decimals: int, competes: Sequence[bool], sign: int) -> frozenset[int]:
     """Return the best competing rows; rows that read the same as the best one are as good as it."""
-    running = [i for i, value in enumerate(values) if competes[i] and math.isfinite(value)]
-    if len({texts[i] for i in running}) < 2:
+    running = {i: written(value, math.nan, decimals) for i, value in enumerate(values) if competes[i]}
+    running = {i: text for i, text in running.items() if text != MISSING}
+    if len(set(running.values())) < 2:
         return frozenset()
     winner = max(running, key=lambda i: sign * values[i])
-    return frozenset(i for i in running if texts[i] == texts[winner])
+    return frozenset(i for i, text in running.items() if text == running[winner])

@@ -1,0 +1,240 @@
+"""Results documents of any runs and seeds, as one summary a method: what every table and figure is made from."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..config import decode
+from ..errors import InputError, RunError
+from ..labels import Label
+from ..memory import Everything
+from ..methods import Method
+from .paper import paper_table
+
+Document = Mapping[str, Any]
+"""What `results.json` holds: see `runs.results_document`."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over seeds, element by element; what is not defined for a seed does not count.
+
+    Attributes:
+        mean: NaN where no seed has a value.
+        std: with n - 1; NaN where fewer than two seeds have a value.
+
+    >>> Spread.of([[1.0, np.nan], [3.0, np.nan]])
+    Spread(mean=array([ 2., nan]), std=array([1.41421356,        nan]))
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+
+    @staticmethod
+    def of(values: Sequence[Any] | np.ndarray) -> Spread:
+        """Return the spread of S values of one shape; None counts as not defined."""
+        stacked = np.array(values, dtype=float)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of an empty mean: that is what NaN says
+            return Spread(np.nanmean(stacked, axis=0), np.nanstd(stacked, axis=0, ddof=1))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one method reached in one run, over its seeds. Accuracies are fractions.
+
+    Attributes:
+        name: how it is called in this report; apart from other runs' if they have the same method.
+        method_name: how its own run calls it.
+        run: the label of its run.
+        method: its configuration.
+        seeds: S seeds.
+        tasks: the classes of each of the T tasks.
+        accuracy_matrix: (T, T).
+        average_accuracy, overall_accuracy, average_forgetting, new_task_accuracy, old_prototype_distance: (T,).
+        prototype_distance: (T, K).
+        mean_incremental_accuracy, seconds, bytes_stored: ().
+        confusion: (K, K) counts after the last task, summed over the seeds.
+        test_counts: test images of each task.
+        paper: (T,) what the paper prints for A_k, NaN where it prints nothing.
+    """
+
+    name: str
+    method_name: str
+    run: str
+    method: Method
+    seeds: tuple[int, ...]
+    tasks: tuple[tuple[Label, ...], ...]
+    accuracy_matrix: Spread
+    average_accuracy: Spread
+    overall_accuracy: Spread
+    average_forgetting: Spread
+    new_task_accuracy: Spread
+    old_prototype_distance: Spread
+    prototype_distance: Spread
+    mean_incremental_accuracy: Spread
+    seconds: Spread
+    bytes_stored: Spread
+    confusion: np.ndarray
+    test_counts: tuple[int, ...]
+    paper: np.ndarray
+
+    @property
+    def classes(self) -> tuple[Label, ...]:
+        """All K labels in task order."""
+        return tuple(label for task in self.tasks for label in task)
+
+    @property
+    def training(self) -> tuple[str, Method]:
+        """What rows that were read out of one training have in common."""
+        return self.run, replace(self.method, drift=None)
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether it looks at old images that a learner of this kind does not have: an oracle, or joint training."""
+        return is_upper_bound(self.method)
+
+
+Summaries = Mapping[str, Summary]
+
+
+def is_upper_bound(method: Method) -> bool:
+    """Return whether a method looks at old images that a learner of this kind does not have: an oracle, or joint."""
+    return (method.drift is not None and method.drift.evaluation_only) or isinstance(method.memory, Everything)
+
+
+def summaries(documents: Iterable[Document], labels: Sequence[str] | None = None) -> dict[str, Summary]:
+    """Return one summary a method and run.
+
+    Args:
+        documents: results documents of streams of the same tasks (see `comparable`).
+        labels: what to call the runs; None: by their recipes. Methods that several runs have are told apart by them.
+
+    Raises:
+        InputError: if there is no result, or streams have different lengths.
+        RunError: if a document is damaged.
+    """
+    documents = list(documents)
+    labels = [str(d.get("recipe", "run")) for d in documents] if labels is None else labels
+    made = [one for document, label in zip(documents, labels, strict=True) for one in _of_document(document, label)]
+    if not made:
+        raise InputError("there are no results to report: run at least one method.")
+    lengths = {one.run: len(one.tasks) for one in made}
+    if len(set(lengths.values())) > 1:
+        raise InputError(f"results of one table must have the same number of tasks, got {lengths}.")
+    shared = Counter(one.method_name for one in made)
+    result: dict[str, Summary] = {}
+    for one in made:
+        name = one.name if shared[one.method_name] == 1 else f"{one.name} ({one.run})"
+        while name in result:  # two runs of one label
+            name += "'"
+        result[name] = replace(one, name=name)
+    return result
+
+
+def comparable(documents: Sequence[Document]) -> list[list[int]]:
+    """Return which documents belong into one table: the same data, cut into the same tasks; as lists of positions."""
+    groups: dict[str, list[int]] = {}
+    for i, document in enumerate(documents):
+        results = document.get("results") or [{}]
+        counts = results[0].get("test_counts") if isinstance(results[0], dict) else None
+        key = json.dumps([document.get("data"), document.get("tasks"), counts])
+        groups.setdefault(key, []).append(i)
+    return list(groups.values())
+
+
+def pairs(summaries: Summaries) -> list[tuple[Summary, Summary]]:
+    """Return (without, with) drift compensation of every training that has both; fine-tuning first."""
+    plain = {one.training: one for one in summaries.values() if one.method.drift is None}
+    found = [
+        (plain[one.training], one)
+        for one in summaries.values()
+        if one.method.drift is not None and not one.is_upper_bound and one.training in plain
+    ]
+    return sorted(found, key=lambda pair: len(pair[0].method.penalties) > 0)
+
+
+def number_of_tasks(summaries: Summaries) -> int:
+    """Return T."""
+    if not summaries:
+        raise InputError("there are no results to report: run at least one method.")
+    return len(next(iter(summaries.values())).tasks)
+
+
+def has_seeds(summaries: Summaries) -> bool:
+    """Return whether any method has more than one seed."""
+    return any(len(one.seeds) > 1 for one in summaries.values())
+
+
+_SHAPES = {
+    "accuracy_matrix": "TT",
+    "average_accuracy": "T",
+    "overall_accuracy": "T",
+    "average_forgetting": "T",
+    "new_task_accuracy": "T",
+    "old_prototype_distance": "T",
+    "prototype_distance": "TK",
+    "mean_incremental_accuracy": "",
+    "seconds": "",
+    "bytes_stored": "",
+    "confusion": "KK",
+}
+
+
+def _of_document(document: Document, label: str) -> list[Summary]:
+    try:
+        tasks = tuple(tuple(task) for task in document["tasks"])
+        entries: dict[str, list[Mapping[str, Any]]] = {}
+        for entry in document["results"]:
+            entries.setdefault(str(entry["method"]), []).append(entry)
+        return [_summary(name, own, label, tasks, document.get("table", "")) for name, own in entries.items()]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
+        raise RunError(f"the results of {label} are damaged: {what}. Run the recipe again.") from None
+
+
+def _summary(
+    name: str, entries: Sequence[Mapping[str, Any]], run: str, tasks: tuple[tuple[Label, ...], ...], table: Any
+) -> Summary:
+    method = decode(entries[0]["configuration"])
+    if not isinstance(method, Method):
+        raise ValueError(f"the configuration of {name!r} is not a method")
+    sizes = {"T": len(tasks), "K": sum(map(len, tasks))}
+    arrays: dict[str, np.ndarray] = {}
+    for field, letters in _SHAPES.items():
+        stacked = np.array([entry[field] for entry in entries], dtype=float)
+        shape = (len(entries), *(sizes[letter] for letter in letters))
+        if stacked.shape != shape:
+            raise ValueError(f"{field} of {name!r} has shape {stacked.shape[1:]}, not {shape[1:]}")
+        arrays[field] = stacked
+    confusion = arrays.pop("confusion").sum(axis=0).astype(np.int64)
+    return Summary(
+        name=name,
+        method_name=name,
+        run=run,
+        method=method,
+        seeds=tuple(int(entry["seed"]) for entry in entries),
+        tasks=tasks,
+        confusion=confusion,
+        test_counts=tuple(int(count) for count in entries[0]["test_counts"]),
+        paper=_paper(str(table), name, len(tasks)),
+        **{field: Spread.of(values) for field, values in arrays.items()},
+    )
+
+
+def _paper(table: str, method: str, tasks: int) -> np.ndarray:
+    found = paper_table(table)
+    if found is None or found.tasks != tasks or method not in found.rows:
+        return np.full(tasks, np.nan)
+    return found.rows[method]
+
+
+METRICS = tuple(field.name for field in fields(Summary) if field.name in _SHAPES and field.name != "confusion")
+"""The fields of a summary that are a mean and a standard deviation over seeds."""

@@ -1,0 +1,572 @@
+"""Stages on disk: whole or not there, whatever breaks where; a damaged one is found, said and computed again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from protodrift import EWC, MAS, SDC, Everything, LwF, Method, Oracle, TaskStream, Triplet, saving, stages
+from protodrift.errors import RunError
+from protodrift.methods import METHODS
+from protodrift.objectives import Softmax
+from protodrift.penalties import SI
+from protodrift.progress import Reporter
+from protodrift.readouts import MaxOverHeads
+from protodrift.recipes import get_recipe
+from protodrift.stages import Network, Tree
+from protodrift.store import Store, list_stages
+from protodrift.trainer import Training
+
+TRIPLET = Triplet(margin=2.0)  # never zero on so few images
+FAST = Training(epochs=2, batch_size=16, images_per_class=8, learning_rate=3e-4)
+ROWS = {
+    "E-EWC": Method(TRIPLET, EWC(gamma=1e3)),
+    "E-EWC+SDC": Method(TRIPLET, EWC(gamma=1e3), drift=SDC()),
+    "E-Joint": Method(TRIPLET, memory=Everything()),
+}
+KINDS = ("root", "train", "close", "embed", "readout")
+
+
+@pytest.fixture(scope="module")
+def stream(small_digits):
+    return TaskStream(small_digits, classes=[[3, 8], [1, 7]])
+
+
+@pytest.fixture
+def grow(stream, tmp_path):
+    """Make a new tree on the store of this test, as a new process would."""
+
+    def make(store=True, training=FAST, reporter=None, seed=0):
+        return Tree(
+            stream,
+            network=Network(embedding_dim=8),
+            training=training,
+            seed=seed,
+            store=Store(tmp_path / "run") if store else None,
+            reporter=reporter or Reporter(),
+        )
+
+    return make
+
+
+def outcome(tree: Tree, rows=ROWS) -> dict[str, tuple[dict, list[torch.Tensor]]]:
+    """What a run gives: every number but the times, and every prototype."""
+    result = {}
+    for name, found in tree.run(rows).items():
+        document = found.to_json()
+        document.pop("seconds")
+        tensors = [tensor for store in found.prototypes for tensor in (store.means, store.counts, store.tasks)]
+        result[name] = (document, tensors)
+    return result
+
+
+def equal(a, b) -> bool:
+    """Whether two outcomes are the same, bit for bit."""
+    return a.keys() == b.keys() and all(
+        a[name][0] == b[name][0] and all(map(torch.equal, a[name][1], b[name][1])) for name in a
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stream):
+    """The outcome without a store, a fault or an interrupt."""
+    return outcome(Tree(stream, network=Network(embedding_dim=8), training=FAST))
+
+
+def stages_of(run: Path) -> dict[str, dict[str, tuple[bytes, int]]]:
+    """Every finished stage: its files, what is in them, and when they were written."""
+    return {
+        folder.name: {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
+        for folder in (run / "stages").glob("[!.]*")
+    }
+
+
+# -- faults between write, fsync and rename ------------------------------------------------------------------------
+
+
+class Faults:
+    """Count every write, fsync and rename of saving; at the n-th do something bad instead."""
+
+    def __init__(self, monkeypatch, at: int = 0, action=None) -> None:
+        self.calls: list[str] = []
+        self.at, self.action = at, action
+        for name in ("fsync", "rename", "replace"):
+            monkeypatch.setattr(saving.os, name, self._wrapped(name, getattr(os, name)))
+        monkeypatch.setattr(saving, "open", self._open, raising=False)
+
+    def _wrapped(self, name, real):
+        def call(*args, **kwargs):
+            self.count(name)
+            return real(*args, **kwargs)
+
+        return call
+
+    def _open(self, path, mode):
+        assert mode == "wb"
+        file = open(path, mode)  # noqa: SIM115 - closed by whoever asked for it
+        faults, write = self, file.write
+
+        class Halting:
+            """A file that is half-written when the fault comes."""
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error):
+                file.close()
+
+            def write(self, content):
+                write(content[: len(content) // 2])
+                file.flush()
+                faults.count("write")
+                return write(content[len(content) // 2 :])
+
+            def __getattr__(self, name):
+                return getattr(file, name)
+
+        return Halting()
+
+    def count(self, name: str) -> None:
+        self.calls.append(name)
+        if len(self.calls) == self.at:
+            self.action()
+
+
+def full_disk() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def count_calls(grow) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        faults = Faults(patch)
+        grow().run(ROWS)
+    return faults.calls
+
+
+def finishes(grow, tmp_path, undisturbed) -> None:
+    """Go on after a fault: all that was finished is still there, nothing of it is computed again, same outcome."""
+    before = stages_of(tmp_path / "run")
+    tree = grow()
+    assert not list((tmp_path / "run").rglob(".new-*"))
+    assert equal(outcome(tree), undisturbed)
+    after = stages_of(tmp_path / "run")
+    assert {name: after.get(name) for name in before} == before
+    # Embeddings whose read-outs are finished are not asked for: what was finished is at most loaded, never computed.
+    assert sum(tree.computed.values()) == len(after) - len(before)
+    assert not list((tmp_path / "run" / "epochs").iterdir())
+
+
+def test_every_kind_of_stage_is_written_and_every_write_is_synced(grow, tmp_path):
+    calls = Counter(count_calls(grow))
+    assert {name.split("-")[0] for name in stages_of(tmp_path / "run")} == set(KINDS)
+    assert calls["rename"] > len(stages_of(tmp_path / "run"))  # epochs too
+    # Each file, the folder that holds it, and the folder that holds that.
+    assert calls["fsync"] == calls["write"] + 2 * calls["rename"]
+
+
+def test_a_full_disk_at_any_write_sync_or_rename_loses_nothing(grow, tmp_path, undisturbed, monkeypatch):
+    """One run that meets a full disk at its first write, then at its second, and so on until it is through."""
+    _again_and_again(grow, tmp_path, undisturbed, full_disk, RunError)
+
+
+def test_an_interrupt_at_any_write_sync_or_rename_loses_nothing(grow, tmp_path, undisturbed):
+    _again_and_again(grow, tmp_path, undisturbed, interrupt, KeyboardInterrupt)
+
+
+def _again_and_again(grow, tmp_path, undisturbed, action, error) -> None:
+    total = len(count_calls(grow))
+    _empty(tmp_path / "run")
+    kinds = Counter()
+    for n in range(1, total + 1):
+        with pytest.MonkeyPatch.context() as patch:
+            faults = Faults(patch, n, action)
+            with pytest.raises(error) as caught:
+                grow().run(ROWS)
+        kinds[faults.calls[-1]] += 1
+        if error is RunError:
+            text = str(caught.value)
+            assert "No space left on device" in text
+            assert "Everything finished so far is kept" in text
+            assert "run the same command again" in text
+            assert str(tmp_path / "run") in text
+        finishes(grow, tmp_path, undisturbed)
+        _empty(tmp_path / "run")
+    assert set(kinds) == {"write", "fsync", "rename"}
+
+
+def test_sigkill_at_any_write_sync_or_rename_loses_nothing(grow, tmp_path, undisturbed):
+    """A forked process is killed for real, half-written files and all, at each of these moments in turn."""
+    total = len(count_calls(grow))
+    _empty(tmp_path / "run")
+    for n in range(1, total + 1):
+        child = os.fork()
+        if child == 0:  # never back into pytest
+            with contextlib.suppress(BaseException), pytest.MonkeyPatch.context() as patch:
+                Faults(patch, n, lambda: os.kill(os.getpid(), signal.SIGKILL))
+                grow().run(ROWS)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), n
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        finishes(grow, tmp_path, undisturbed)
+        _empty(tmp_path / "run")
+
+
+def _empty(run: Path) -> None:
+    import shutil
+
+    shutil.rmtree(run)
+
+
+def test_one_run_killed_at_every_rename_in_a_row_still_arrives(grow, tmp_path, undisturbed):
+    """Each process gets one stage or epoch further than the one before."""
+    kills = 0
+    while True:
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException), pytest.MonkeyPatch.context() as patch:
+                # The second rename of this process: the first is kept, so that every process makes some way.
+                faults = Faults(patch)
+                faults.count = lambda name: _kill_at_second_rename(faults, name)
+                grow().run(ROWS)
+                os._exit(0)
+            os._exit(3)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            assert os.waitstatus_to_exitcode(status) == 0
+            break
+        kills += 1
+    assert kills > 10
+    assert equal(outcome(grow()), undisturbed)
+
+
+def _kill_at_second_rename(faults: Faults, name: str) -> None:
+    faults.calls.append(name)
+    if faults.calls.count("rename") == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_directory_that_cannot_be_written_is_explained(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write to the run directory"):
+        Store(tmp_path / "file")
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, at: float = 0.9) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(at * len(data))] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGE = {
+    "a flipped bit in a tensor": lambda folder: flip(next(folder.glob("*.safetensors"))),
+    "a flipped bit in a header": lambda folder: flip(next(folder.glob("*.safetensors")), 0.02),
+    "a truncated tensor file": lambda folder: truncate(next(folder.glob("*.safetensors"))),
+    "a missing tensor file": lambda folder: next(folder.glob("*.safetensors")).unlink(),
+    "a truncated manifest": lambda folder: truncate(folder / "manifest.json"),
+    "an empty manifest": lambda folder: (folder / "manifest.json").write_bytes(b""),
+    "a manifest that is a list": lambda folder: (folder / "manifest.json").write_bytes(b"[]"),
+    "a missing manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "a changed number in the manifest": lambda folder: _change_seconds(folder / "manifest.json"),
+    "a file too many": lambda folder: (folder / "more.safetensors").write_bytes(b""),
+}
+
+
+def _change_seconds(path: Path) -> None:
+    manifest = json.loads(path.read_bytes())
+    manifest["data"]["seconds"] += 1
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_stages_are_found_said_and_computed_again(grow, tmp_path, undisturbed, capsys, damage):
+    outcome(grow())
+    whole = stages_of(tmp_path / "run")
+    for name in whole:
+        DAMAGE[damage](tmp_path / "run" / "stages" / name)
+    tree = grow()
+    assert equal(outcome(tree), undisturbed)
+    said = capsys.readouterr().err
+    assert sum(tree.computed.values()) == len(whole)
+    for name in whole:
+        assert f"{name} is damaged and will be computed again" in said
+    again = stages_of(tmp_path / "run")
+    tensors = {(n, f): data for n, files in whole.items() for f, (data, _) in files.items() if f != "manifest.json"}
+    assert {key: again[key[0]][key[1]][0] for key in tensors} == tensors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_in_one_kind_of_stage_costs_only_that_kind(grow, tmp_path, undisturbed, capsys, kind):
+    outcome(grow())
+    # The last read-outs are asked for first: only with these gone is anything below read again.
+    for name in stages_of(tmp_path / "run"):
+        folder = tmp_path / "run" / "stages" / name
+        if name.startswith(f"{kind}-"):
+            flip(next(folder.glob("*.safetensors")))
+        elif name.startswith("readout-"):
+            Store(tmp_path / "run").remove(name)
+    tree = grow()
+    assert equal(outcome(tree), undisturbed)
+    assert {found for found, count in tree.computed.items() if count} <= {kind, "readout"}
+    if kind not in ("root", "close"):  # nothing asks for these while the trainings and embeddings after them are whole
+        assert tree.computed[kind]
+        assert "is damaged" in capsys.readouterr().err
+
+
+# -- epochs ----------------------------------------------------------------------------------------------------------
+
+
+class Stop(BaseException):
+    """Not an error that anybody catches."""
+
+
+class StopAt(Reporter):
+    """Stop a training after some epoch of some task."""
+
+    def __init__(self, task: int, epoch: int) -> None:
+        self.task, self.epoch = task, epoch
+
+    @contextlib.contextmanager
+    def training(self, method, task):
+        def update(at):
+            if (at.task, at.epoch) == (self.task, self.epoch):
+                raise Stop
+
+        yield update
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Count the steps of Adam."""
+    count, real = [0], torch.optim.Adam.step
+
+    def step(self, *args, **kwargs):
+        count[0] += 1
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    return count
+
+
+FOUR = Training(epochs=4, batch_size=16, images_per_class=8, learning_rate=3e-4)
+TRAININGS = {
+    "FT": Method(TRIPLET),
+    "EWC": Method(TRIPLET, EWC(gamma=1e3)),
+    "LwF": Method(TRIPLET, LwF()),
+    "MAS": Method(TRIPLET, MAS(gamma=1.0)),
+    "SI": Method(TRIPLET, SI()),
+    "EWC and LwF": Method(TRIPLET, (EWC(gamma=1e3), LwF()), drift=SDC()),
+    "Everything": Method(TRIPLET, memory=Everything()),
+    "Softmax": Method(Softmax(), readout=MaxOverHeads()),
+    "Softmax and LwF": Method(Softmax(), LwF(), readout=MaxOverHeads()),
+}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize(("task", "epoch"), [(1, 2), (2, 1), (2, 3), (2, 4)])
+def test_a_training_goes_on_after_its_last_finished_epoch(grow, tmp_path, steps, name, task, epoch):
+    rows = {name: TRAININGS[name]}
+    expected = outcome(grow(store=False, training=FOUR), rows)
+    per_task = 4 * 2  # two batches an epoch
+    if name != "Everything":
+        assert steps[0] == 2 * per_task
+    total, steps[0] = steps[0], 0
+    with pytest.raises(Stop):
+        grow(training=FOUR, reporter=StopAt(task, epoch)).run(rows)
+    kept = [path.name for path in (tmp_path / "run" / "epochs").iterdir()]
+    assert len(kept) == 1
+    # The last epoch is not kept: its training is finished in the same breath.
+    assert kept[0].endswith(f".{min(epoch, 3)}")
+    first = steps[0]
+    tree = grow(training=FOUR)
+    assert equal(outcome(tree, rows), expected)
+    again = 0 if epoch < 4 else (total - per_task) // 4 if task == 2 else per_task // 4
+    assert steps[0] == total + again
+    assert first < total or epoch == 4
+    assert not list((tmp_path / "run" / "epochs").iterdir())
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_named_method_survives_an_interrupt_bit_for_bit(grow, name):
+    rows = {name: METHODS[name]}
+    whole = grow(store=False)
+    expected = outcome(whole, rows)
+    if "train" in whole._chain(METHODS[name]).values():
+        with contextlib.suppress(Stop):  # a method that trains the first task only is through
+            grow(reporter=StopAt(2, 1)).run(rows)
+    assert equal(outcome(grow(), rows), expected)
+    assert equal(outcome(grow(), rows), expected)  # all of it from disk
+
+
+def test_a_damaged_epoch_falls_back_to_the_beginning(grow, tmp_path, capsys, steps):
+    rows = {"EWC": TRAININGS["EWC"]}
+    expected = outcome(grow(store=False, training=FOUR), rows)
+    with pytest.raises(Stop):
+        grow(training=FOUR, reporter=StopAt(2, 2)).run(rows)
+    (kept,) = (tmp_path / "run" / "epochs").iterdir()
+    flip(kept / "optimizer.safetensors")
+    steps[0] = 0
+    assert equal(outcome(grow(training=FOUR), rows), expected)
+    assert steps[0] == 8
+    assert f"{kept.name} is damaged" in capsys.readouterr().err
+
+
+def test_a_damaged_epoch_falls_back_to_the_one_before_if_that_is_still_there(
+    grow, tmp_path, capsys, steps, monkeypatch
+):
+    """A kill between writing an epoch and dropping the one before leaves both."""
+    rows = {"EWC": TRAININGS["EWC"]}
+    expected = outcome(grow(store=False, training=FOUR), rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("protodrift.store.shutil.rmtree", lambda *args, **kwargs: None)
+        with pytest.raises(Stop):
+            grow(training=FOUR, reporter=StopAt(2, 3)).run(rows)
+    kept = sorted((tmp_path / "run" / "epochs").iterdir(), key=lambda path: (path.name.split(".")[0], path.name))
+    newest = [path for path in kept if path.name.endswith(".3") and "network.safetensors" in os.listdir(path)]
+    for path in newest:
+        truncate(path / "network.safetensors")
+    steps[0] = 0
+    assert equal(outcome(grow(training=FOUR), rows), expected)
+    assert steps[0] == 4  # epochs 3 and 4 of the second task, two batches each
+    assert "is damaged" in capsys.readouterr().err
+    assert not list((tmp_path / "run" / "epochs").iterdir())
+
+
+def test_epochs_of_a_training_that_is_finished_are_dropped_when_a_kill_left_them(grow, tmp_path, undisturbed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("protodrift.store.shutil.rmtree", lambda *args, **kwargs: None)
+        grow().run(ROWS)
+    assert list((tmp_path / "run" / "epochs").iterdir())
+    assert equal(outcome(grow()), undisturbed)
+    assert not list((tmp_path / "run" / "epochs").iterdir())
+
+
+def test_an_epoch_of_other_settings_is_not_taken(grow, tmp_path, undisturbed):
+    with pytest.raises(Stop):
+        grow(training=FOUR, reporter=StopAt(2, 2)).run(ROWS)
+    assert equal(outcome(grow()), undisturbed)
+
+
+# -- what is there, what is missing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [1, 3])
+def test_how_many_stages_are_held_in_memory_changes_nothing(grow, undisturbed, monkeypatch, held):
+    monkeypatch.setattr(stages, "_CACHED", held)
+    tree = grow()
+    assert equal(outcome(tree), undisturbed)
+    assert len(tree._memory) <= held
+    assert sum(tree.computed.values()) == len(tree._chain_of_all(ROWS)) if hasattr(tree, "_chain_of_all") else True
+    assert equal(outcome(grow()), undisturbed)
+
+
+def test_missing_counts_what_a_run_then_computes(grow):
+    tree = grow()
+    missing = Counter(tree.missing(ROWS).values())
+    tree.run(ROWS)
+    assert tree.computed == missing
+    assert not tree.missing(ROWS)
+    again = grow()
+    assert not again.missing(ROWS)
+    again.run(ROWS)
+    assert not sum(again.computed.values())
+    assert set(again.loaded) == {"readout"}
+
+
+def test_missing_after_an_interrupt_counts_what_is_left(grow):
+    whole = len(grow().missing(ROWS))
+    with pytest.raises(Stop):
+        grow(reporter=StopAt(2, 1)).run(ROWS)
+    tree = grow()
+    left = Counter(tree.missing(ROWS).values())
+    assert 0 < sum(left.values()) < whole
+    tree.run(ROWS)
+    assert tree.computed == left
+
+
+def test_a_recipe_costs_one_training_for_each_objective_and_penalty_and_one_first_task(digits):
+    """All E-methods with and without SDC (and the oracle): E-FT, E-LwF, E-EWC, E-MAS; E-Joint keeps images."""
+    recipe = get_recipe("digits")
+    tree = Tree(recipe.stream(digits), training=recipe.training)
+    methods = {n: m for n, m in recipe.methods.items() if n.startswith("E-")}
+    pairs = {(m.objective, m.penalties) for m in methods.values() if m.memory is None and m.schedule.train == "all"}
+    assert len(pairs) == 4
+    later = len(recipe.stream(digits)) - 1
+    without_joint = {name: method for name, method in methods.items() if name != "E-Joint"}
+    assert len(without_joint) >= 14
+    assert tree.trainings(without_joint) == len(pairs) * later + 1
+    assert tree.trainings(methods) == (len(pairs) + 1) * later + 1
+    assert Counter(tree.missing(methods).values())["train"] == tree.trainings(methods)
+
+
+def test_that_many_trainings_are_really_computed(grow):
+    rows = {}
+    for name, penalty in {"FT": (), "LwF": LwF(), "EWC": EWC(gamma=1e3), "MAS": MAS(gamma=1.0)}.items():
+        for drift in (None, SDC(), SDC(sigma=0.2), Oracle()):
+            rows[f"E-{name}+{drift}"] = Method(TRIPLET, penalty, drift=drift)
+    tree = grow()
+    tree.run(rows)
+    assert tree.computed["train"] == tree.trainings(rows) == 4 + 1
+
+
+@pytest.mark.parametrize("kinds", [("train",), ("embed",), ("train", "embed"), ("root", "train", "close", "embed")])
+def test_removed_stages_are_computed_again_only_when_they_are_needed(grow, tmp_path, undisturbed, kinds):
+    outcome(grow())
+    store = Store(tmp_path / "run")
+    for stage in store.listing():
+        if stage.kind in kinds:
+            store.remove(stage.name)
+    tree = grow()
+    assert not tree.missing(ROWS)
+    assert equal(outcome(tree), undisturbed)
+    assert not sum(tree.computed.values())
+    more = {"E-EWC+oracle": Method(TRIPLET, EWC(gamma=1e3), drift=Oracle())}
+    new = {f"{name}": method for name, method in more.items()}
+    expected = outcome(grow(store=False), new)
+    tree = grow()
+    assert equal(outcome(tree, new), expected)
+    assert tree.computed["train"] == (2 if {"train", "embed"} <= set(kinds) else 0) or kinds == ("train",)
+    assert equal(outcome(grow()), undisturbed)
+
+
+def test_listing_shows_kind_and_size_and_disturbs_no_running_writer(grow, tmp_path):
+    grow().run(ROWS)
+    run = tmp_path / "run"
+    draft = run / "stages" / ".new-train-0123"
+    draft.mkdir()
+    (draft / "network.safetensors").write_bytes(b"half")
+    listed = list_stages(run)
+    assert draft.exists()  # it belongs to a process at work
+    assert {stage.kind for stage in listed} == set(KINDS)
+    assert {stage.name: stage.bytes for stage in listed} == {
+        name: sum(len(data) for data, _ in files.values()) for name, files in stages_of(run).items()
+    }
+    assert [stage.modified for stage in listed] == sorted(stage.modified for stage in listed)
+    assert Store(run).listing() == listed
+    assert not draft.exists()  # who makes a store holds the lock
+
+
+def test_times_are_kept_with_the_stages(grow):
+    first = {name: result.seconds for name, result in grow().run(ROWS).items()}
+    assert all(seconds > 0 for seconds in first.values())
+    again = {name: result.seconds for name, result in grow().run(ROWS).items()}
+    assert again == pytest.approx(first)
