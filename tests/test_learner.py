@@ -330,6 +330,10 @@ def test_every_named_method_learns_two_tasks(name, vectors):
             clf.partial_fit(*vectors("owl", "emu"))
         return
     assert clf._validated_method() == method
+    if any(isinstance(penalty, Attention) for penalty in method.penalties):  # vectors have no maps to attend to
+        with pytest.raises(InputError, match="feature maps"):
+            clf.partial_fit(*vectors("owl", "emu")).partial_fit(*vectors("jay", "ibis"))
+        return
     if not method.objective.classifies:
         clf.set_params(objective=Triplet(margin=2.0))
     clf.partial_fit(*vectors("owl", "emu")).partial_fit(*vectors("jay", "ibis"))

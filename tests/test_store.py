@@ -148,114 +148,102 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def count_calls(grow) -> list[str]:
+@pytest.fixture(scope="module")
+def calls_of_a_whole_run(stream, tmp_path_factory):
+    """How often a run writes, syncs and renames."""
+    store = Store(tmp_path_factory.mktemp("whole"))
     with pytest.MonkeyPatch.context() as patch:
         faults = Faults(patch)
-        grow().run(ROWS)
-    return faults.calls
+        Tree(stream, network=Network(embedding_dim=8), training=FAST, store=store).run(ROWS)
+    names = {stage.kind for stage in store.listing()}
+    assert names == set(KINDS)
+    return Counter(faults.calls)
 
 
-def finishes(grow, tmp_path, undisturbed) -> None:
-    """Go on after a fault: all that was finished is still there, nothing of it is computed again, same outcome."""
-    before = stages_of(tmp_path / "run")
-    tree = grow()
-    assert not list((tmp_path / "run").rglob(".new-*"))
-    assert equal(outcome(tree), undisturbed)
-    after = stages_of(tmp_path / "run")
-    assert {name: after.get(name) for name in before} == before
-    # Embeddings whose read-outs are finished are not asked for: what was finished is at most loaded, never computed.
-    assert sum(tree.computed.values()) == len(after) - len(before)
-    assert not list((tmp_path / "run" / "epochs").iterdir())
-
-
-def test_every_kind_of_stage_is_written_and_every_write_is_synced(grow, tmp_path):
-    calls = Counter(count_calls(grow))
-    assert {name.split("-")[0] for name in stages_of(tmp_path / "run")} == set(KINDS)
-    assert calls["rename"] > len(stages_of(tmp_path / "run"))  # epochs too
+def test_every_write_and_every_rename_is_synced(calls_of_a_whole_run):
+    calls = calls_of_a_whole_run
     # Each file, the folder that holds it, and the folder that holds that.
     assert calls["fsync"] == calls["write"] + 2 * calls["rename"]
 
 
-def test_a_full_disk_at_any_write_sync_or_rename_loses_nothing(grow, tmp_path, undisturbed, monkeypatch):
-    """One run that meets a full disk at its first write, then at its second, and so on until it is through."""
-    _again_and_again(grow, tmp_path, undisturbed, full_disk, RunError)
+def attempt_full_disk(grow, tmp_path, n) -> str | None:
+    """Run until the n-th call meets a full disk; return which call it was, or None if the run came through."""
+    with pytest.MonkeyPatch.context() as patch:
+        faults = Faults(patch, n, full_disk)
+        text = None
+        try:
+            grow().run(ROWS)
+        except RunError as error:
+            text = str(error)
+    if text is None:
+        return None
+    assert "No space left on device" in text
+    assert "Everything finished so far is kept" in text
+    assert "run the same command again" in text
+    assert str(tmp_path / "run") in text
+    return faults.calls[-1]
 
 
-def test_an_interrupt_at_any_write_sync_or_rename_loses_nothing(grow, tmp_path, undisturbed):
-    _again_and_again(grow, tmp_path, undisturbed, interrupt, KeyboardInterrupt)
+def attempt_interrupt(grow, tmp_path, n) -> str | None:
+    """Run until Ctrl-C at the n-th call."""
+    with pytest.MonkeyPatch.context() as patch:
+        faults = Faults(patch, n, interrupt)
+        try:
+            grow().run(ROWS)
+        except KeyboardInterrupt:
+            return faults.calls[-1]
+    return None
 
 
-def _again_and_again(grow, tmp_path, undisturbed, action, error) -> None:
-    total = len(count_calls(grow))
-    _empty(tmp_path / "run")
-    kinds = Counter()
-    for n in range(1, total + 1):
-        with pytest.MonkeyPatch.context() as patch:
-            faults = Faults(patch, n, action)
-            with pytest.raises(error) as caught:
-                grow().run(ROWS)
-        kinds[faults.calls[-1]] += 1
-        if error is RunError:
-            text = str(caught.value)
-            assert "No space left on device" in text
-            assert "Everything finished so far is kept" in text
-            assert "run the same command again" in text
-            assert str(tmp_path / "run") in text
-        finishes(grow, tmp_path, undisturbed)
-        _empty(tmp_path / "run")
-    assert set(kinds) == {"write", "fsync", "rename"}
+def attempt_sigkill(grow, tmp_path, n) -> str | None:
+    """Run in a process that is killed for real at the n-th call: half-written files and all stay as they are."""
+    said = tmp_path / "call"
+    child = os.fork()
+    if child == 0:  # never back into pytest
+        with contextlib.suppress(BaseException), pytest.MonkeyPatch.context() as patch:
+            faults = Faults(patch, n)
 
+            def kill() -> None:
+                said.write_text(faults.calls[-1])
+                os.kill(os.getpid(), signal.SIGKILL)
 
-def test_sigkill_at_any_write_sync_or_rename_loses_nothing(grow, tmp_path, undisturbed):
-    """A forked process is killed for real, half-written files and all, at each of these moments in turn."""
-    total = len(count_calls(grow))
-    _empty(tmp_path / "run")
-    for n in range(1, total + 1):
-        child = os.fork()
-        if child == 0:  # never back into pytest
-            with contextlib.suppress(BaseException), pytest.MonkeyPatch.context() as patch:
-                Faults(patch, n, lambda: os.kill(os.getpid(), signal.SIGKILL))
-                grow().run(ROWS)
+            faults.action = kill
+            grow().run(ROWS)
             os._exit(0)
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), n
+        os._exit(3)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
         assert os.WTERMSIG(status) == signal.SIGKILL
-        finishes(grow, tmp_path, undisturbed)
-        _empty(tmp_path / "run")
+        return said.read_text()
+    assert os.waitstatus_to_exitcode(status) == 0
+    return None
 
 
-def _empty(run: Path) -> None:
-    import shutil
-
-    shutil.rmtree(run)
-
-
-def test_one_run_killed_at_every_rename_in_a_row_still_arrives(grow, tmp_path, undisturbed):
-    """Each process gets one stage or epoch further than the one before."""
-    kills = 0
+@pytest.mark.parametrize("attempt", [attempt_full_disk, attempt_interrupt, attempt_sigkill])
+def test_a_fault_at_any_write_sync_or_rename_loses_nothing(grow, tmp_path, undisturbed, calls_of_a_whole_run, attempt):
+    """One run that meets a fault at each write, fsync and rename in turn: it goes on, and ends as if undisturbed."""
+    run = tmp_path / "run"
+    hit: Counter[str] = Counter()
+    n, finished = 1, {}
     while True:
-        child = os.fork()
-        if child == 0:
-            with contextlib.suppress(BaseException), pytest.MonkeyPatch.context() as patch:
-                # The second rename of this process: the first is kept, so that every process makes some way.
-                faults = Faults(patch)
-                faults.count = lambda name: _kill_at_second_rename(faults, name)
-                grow().run(ROWS)
-                os._exit(0)
-            os._exit(3)
-        _, status = os.waitpid(child, 0)
-        if not os.WIFSIGNALED(status):
-            assert os.waitstatus_to_exitcode(status) == 0
+        folders = _folders(run)
+        call = attempt(grow, tmp_path, n)
+        now = stages_of(run)
+        assert {name: now.get(name) for name in finished} == finished  # nothing is lost, nothing is written again
+        finished = now
+        if call is None:
             break
-        kills += 1
-    assert kills > 10
+        # When a folder got finished in spite of the fault, the next one is met at its first call; else one call later.
+        n = 1 if _folders(run) - folders else n + 1
+        hit[call] += 1
+    assert hit == calls_of_a_whole_run  # every one of them was hit, each once
     assert equal(outcome(grow()), undisturbed)
+    assert not list((run / "epochs").iterdir())
+    assert not list(run.rglob(".new-*"))
 
 
-def _kill_at_second_rename(faults: Faults, name: str) -> None:
-    faults.calls.append(name)
-    if faults.calls.count("rename") == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+def _folders(run: Path) -> set[Path]:
+    return set(run.glob("*/[!.]*"))
 
 
 def test_a_directory_that_cannot_be_written_is_explained(tmp_path):
@@ -475,7 +463,6 @@ def test_how_many_stages_are_held_in_memory_changes_nothing(grow, undisturbed, m
     tree = grow()
     assert equal(outcome(tree), undisturbed)
     assert len(tree._memory) <= held
-    assert sum(tree.computed.values()) == len(tree._chain_of_all(ROWS)) if hasattr(tree, "_chain_of_all") else True
     assert equal(outcome(grow()), undisturbed)
 
 

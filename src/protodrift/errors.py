@@ -47,13 +47,15 @@ class NothingToTrainWarning(UserWarning):
 
 
 def did_you_mean(name: object, choices: Iterable[object]) -> str:
-    """Return the tail of an error message for an unknown `name`: the nearest choice first, then all of them.
+    """Return the tail of an error message for an unknown `name`: the nearest choice, then all of them if they are few.
 
     >>> did_you_mean("E-EWC+SCD", ["E-FT", "E-EWC+SDC"])
     "Did you mean 'E-EWC+SDC'? Choices: 'E-EWC+SDC', 'E-FT'."
     """
     known = sorted(str(choice) for choice in choices)
     lowered = {choice.lower(): choice for choice in known}
-    near = difflib.get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), list(lowered), n=3, cutoff=0.5)
     guess = f"Did you mean {lowered[near[0]]!r}? " if near else ""
+    if near and len(known) > 30:
+        return f"{guess}Near it: {', '.join(repr(lowered[name]) for name in near)}."
     return f"{guess}Choices: {', '.join(map(repr, known))}."

@@ -327,10 +327,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise InputError(
                 f"{name}: device {self.device!r} cannot be used here ({error}). Use device='cpu'."
             ) from None
+        if isinstance(self.schedule, Schedule) and self.schedule.start == "initial":
+            raise InputError(
+                f"{name}: Schedule(start='initial') trains a network of its own for every task, and this classifier "
+                "keeps one network. Run it as an experiment (protodrift run)."
+            )
         if isinstance(self.readout, Readout) and self.readout.needs_every_network:
             raise InputError(
-                f"{name}: {type(self.readout).__name__} asks the networks of all earlier tasks, and this classifier keeps "
-                "one network. Run it as an experiment (protodrift run), or use another read-out."
+                f"{name}: {type(self.readout).__name__} asks the networks of all earlier tasks, and this classifier "
+                "keeps one network. Run it as an experiment (protodrift run), or use another read-out."
             )
         if self.drift is not None and isinstance(self.drift, Drift) and self.drift.evaluation_only:
             raise InputError(
@@ -368,7 +373,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _scores(self, X: Any) -> torch.Tensor:
         state, z = self._learned(), self._embed(X)
-        readout = Method(objective=self.objective, readout=self.readout).readout  # checked: it may have been set since the last task
+        readout = Method(
+            objective=self.objective, readout=self.readout
+        ).readout  # checked: it may have been set since the last task
         return readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout))
 
     def _embed(self, X: Any) -> torch.Tensor:

@@ -46,7 +46,7 @@ class Herding(Memory):
     """Keep a few exemplars of each class, chosen so that their mean follows the class mean (iCaRL, Algorithm 4).
 
     Features have unit length; their means are compared as Algorithm 4 writes them, without being brought back to unit
-    length in between, as the authors' code does too.
+    length in between.
 
     Args:
         total: exemplars in all, shared equally by the classes seen so far; older classes give up their last ones. A

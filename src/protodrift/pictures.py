@@ -189,6 +189,7 @@ def keep(run_directory: Path, tree: Tree, methods: Mapping[str, Method]) -> None
     wanted = {name: method for name, method in methods.items() if isinstance(method.drift, SDC)}
     if len(tree.stream) < 2 or not wanted:
         return
+    _clear(run_directory)
     with contextlib.suppress(RunError):  # damaged ones are taken again
         if _same(read(run_directory), tree, wanted):
             return
@@ -209,9 +210,8 @@ def _same(there: Mapping[str, Picture], tree: Tree, wanted: Mapping[str, Method]
 
 def write(run_directory: Path, pictures: Iterable[Picture]) -> None:
     """Write pictures whole, in place of those that are there."""
-    target, draft, gone = (run_directory / name for name in ("pictures", ".new-pictures-whole", ".gone-pictures"))
-    for stale in (draft, draft.with_name(f".new-{draft.name}"), gone):  # left by a process that was killed
-        shutil.rmtree(stale, ignore_errors=True)
+    target, draft, gone = (run_directory / name for name in ("pictures", ".pictures-new", ".pictures-gone"))
+    _clear(run_directory)
     listed, tensors = [], {}
     for i, picture in enumerate(pictures):
         tensors[str(i)] = _packed(picture)
@@ -224,6 +224,12 @@ def write(run_directory: Path, pictures: Iterable[Picture]) -> None:
     draft.rename(target)  # killed just before this, a run has no pictures: the next `protodrift run` takes them again
     sync_directory(run_directory)
     shutil.rmtree(gone, ignore_errors=True)
+
+
+def _clear(run_directory: Path) -> None:
+    """Remove what a process that was killed has left; the caller holds the lock."""
+    for stale in (*run_directory.glob(".pictures-*"), *run_directory.glob(".new-.pictures-*")):
+        shutil.rmtree(stale, ignore_errors=True)
 
 
 def read(run_directory: Path) -> dict[str, Picture]:

@@ -34,6 +34,8 @@ FORMAT_VERSION = 1
 def load_data(recipe: Recipe, data: str | Path | None) -> Dataset:
     """Return the dataset of a recipe."""
     if recipe.data == "digits":
+        if data is not None:
+            raise InputError(f"recipe {recipe.name!r} has its own data: drop --data, or run the recipe 'folder'.")
         return load_digits()
     if data is None:
         raise InputError(f"recipe {recipe.name!r} runs on a folder of yours: say which with --data DIR.")

@@ -62,9 +62,9 @@ class Training(Config):
         "epoch": one_of("full", "released"),
     }
 
-    def rate(self, task: int) -> float:
-        """Return the learning rate of task t, counted from 1."""
-        return self.learning_rate if task == 1 or self.later_learning_rate is None else self.later_learning_rate
+    def rate(self, first: bool) -> float:
+        """Return the learning rate of a first task, or of a later one."""
+        return self.learning_rate if first or self.later_learning_rate is None else self.later_learning_rate
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def train_network(
     before = Trained(network.eval(), classes, previous.kept, previous.memory, (), note)
     if note or training.epochs == 0:
         return before
-    run = _Run(network, previous.network if task > 1 else None, method, training, augment, seed, task)
+    run = _Run(network, previous.network, method, training, augment, seed, task)
     run.start(context, previous.kept)
     epoch = 1 if checkpoint is None else run.resume(checkpoint.load())
     for e in range(epoch, training.epochs + 1):
@@ -193,7 +193,7 @@ def train_network(
         if on_progress is not None:
             on_progress(Progress(task, e, training.epochs, run.history[-1]["loss"], run.history[-1]["penalty"]))
     run.merge()
-    _check_finite_weights(network, task, training)
+    _check_finite_weights(network, task, run.rate)
     _warn_if_collapsed(network, examples.images, task)
     return replace(before, network=network.eval(), history=tuple(run.history), running=run.states)
 
@@ -216,7 +216,7 @@ class _Run:
     def __init__(
         self,
         network: Embedder,
-        network_old: Embedder | None,
+        network_old: Embedder,
         method: Method,
         training: Training,
         augment: CropFlip | None,
@@ -224,12 +224,15 @@ class _Run:
         task: int,
     ) -> None:
         self.network = network
-        self.network_old = network_old
+        # A task that starts from the initial network is a first task: nothing is old, nothing is held.
+        self.first = task == 1 or method.schedule.start == "initial"
+        self.network_old = None if self.first else network_old
         self.method = method
         self.training = training
         self.augment = augment
         self.seed = seed
         self.task = task
+        self.rate = training.rate(self.first)
         self.history: list[dict[str, float]] = []
         self.states: tuple[Tensors, ...] = ()
 
@@ -239,13 +242,18 @@ class _Run:
             dict(penalty.start_task(context, old, self.network)) if self._acts(penalty) else {}
             for penalty, old in zip(self.method.penalties, kept or ({},) * len(self.method.penalties), strict=True)
         )
-        self.optimizer = torch.optim.Adam(
-            self.network.parameters(), lr=self.training.rate(self.task), weight_decay=self.training.weight_decay
-        )
+        # Where each head is trained alone, the loss does not reach the old ones. A penalty's gradient of nearly zero
+        # must not expose them to weight decay: Adam would make full steps of it, and wear them out.
+        resting = [] if self.method.objective.spans_tasks else list(self.network.heads[:-1].parameters())
+        left = {id(weight) for weight in resting}
+        groups: list[dict[str, Any]] = [{"params": [w for w in self.network.parameters() if id(w) not in left]}]
+        if resting:
+            groups.append({"params": resting, "weight_decay": 0.0})
+        self.optimizer = torch.optim.Adam(groups, lr=self.rate, weight_decay=self.training.weight_decay)
 
     def _acts(self, penalty: Penalty) -> bool:
         # A gamma of zero holds nothing: such a penalty is left out, and costs nothing.
-        return penalty.gamma > 0 and (self.task > 1 or penalty.follows_path)
+        return penalty.gamma > 0 and (not self.first or penalty.follows_path)
 
     def epoch(self, number: int, all_images: torch.Tensor, all_rows: torch.Tensor) -> None:
         """Train one epoch."""
@@ -260,7 +268,7 @@ class _Run:
         views = seeding.generator(seed, "augmentation", task, number)
         mining = seeding.generator(seed, "mining", task, number)
         device = next(self.network.parameters()).device
-        _train_mode(self.network, frozen_statistics=task > 1 and self.method.schedule.batch_norm == "frozen")
+        _train_mode(self.network, frozen_statistics=not self.first and self.method.schedule.batch_norm == "frozen")
         losses, penalties = [], []
         with seeding.global_seed(seed, "layers", task, number):  # dropout and the like
             for batch in batches:
@@ -279,14 +287,14 @@ class _Run:
                 losses.append(loss)
                 penalties.append(penalty)
                 if not math.isfinite(loss + penalty):
-                    raise _diverged(task, number, len(losses), loss, penalty, training)
+                    raise _diverged(task, number, len(losses), loss, penalty, self.rate)
         self.history.append({"loss": sum(losses) / len(losses), "penalty": sum(penalties) / len(penalties)})
 
     def step(self, step: Step) -> tuple[float, float]:
         """Take one optimiser step on L = L_ML + gamma * L_C (Eq. 7); return L_ML and gamma * L_C."""
         loss = total = self.method.objective.loss(step)
         active = [(p, state) for p, state in zip(self.method.penalties, self.states, strict=True) if self._acts(p)]
-        held = [p.gamma * p.penalty(step, state) for p, state in active] if self.task > 1 else []
+        held = [] if self.first else [p.gamma * p.penalty(step, state) for p, state in active]
         penalty = sum((float(part.detach()) for part in held), 0.0)
         total = sum(held, loss)
         value = float(loss.detach())
@@ -341,21 +349,21 @@ def _train_mode(network: Embedder, *, frozen_statistics: bool) -> None:
                 module.eval()  # running statistics stay; the affine weights still train
 
 
-def _diverged(task: int, epoch: int, step: int, loss: float, penalty: float, training: Training) -> DivergedError:
+def _diverged(task: int, epoch: int, step: int, loss: float, penalty: float, rate: float) -> DivergedError:
     what = f"loss {loss:g}, penalty {penalty:g}"
     advice = "a smaller gamma or a" if penalty != 0 else "a"
     return DivergedError(
         f"training diverged in task {task}, epoch {epoch}, step {step}: {what}. The model is what it was before this "
-        f"task. Try {advice} smaller learning rate (now {training.rate(task):g}), and check X for extreme values."
+        f"task. Try {advice} smaller learning rate (now {rate:g}), and check X for extreme values."
     )
 
 
-def _check_finite_weights(network: Embedder, task: int, training: Training) -> None:
+def _check_finite_weights(network: Embedder, task: int, rate: float) -> None:
     for name, weight in network.state_dict().items():
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise DivergedError(
                 f"training diverged in task {task}: {name} is not finite after the last step. The model is what it was "
-                f"before this task. Try a smaller learning rate (now {training.rate(task):g})."
+                f"before this task. Try a smaller learning rate (now {rate:g})."
             )
 
 

@@ -58,14 +58,14 @@ def log_softmax(outputs, c):
 
 def outputs(logits, i):
     """The outputs of all heads for image i, as numbers."""
-    return [float(o) for part in logits for o in part[i]]
+    return [o for part in logits for o in part[i].tolist()]
 
 
 def test_one_softmax_over_all_classes(two_tasks):
     step, _ = two_tasks(Softmax(over="all"))
     naive = [-log_softmax(outputs(step.logits, i), int(y)) for i, y in enumerate(step.rows)]
     torch.testing.assert_close(step.objective.single_losses(step), torch.tensor(naive, dtype=torch.float64))
-    assert float(step.objective.loss(step)) == pytest.approx(sum(naive) / len(naive), abs=1e-10)
+    assert step.objective.loss(step).item() == pytest.approx(sum(naive) / len(naive), abs=1e-10)
 
 
 def test_a_softmax_a_head_trains_the_newest_head_only(two_tasks):
@@ -73,7 +73,7 @@ def test_a_softmax_a_head_trains_the_newest_head_only(two_tasks):
     new = whole.rows >= 2
     args = {"objective": whole.objective, "generator": whole.generator}
     step = Step(whole.network, whole.images[new], whole.rows[new], **args)
-    naive = [-log_softmax([float(o) for o in step.logits[1][i]], int(y) - 2) for i, y in enumerate(step.rows)]
+    naive = [-log_softmax(step.logits[1][i].tolist(), int(y) - 2) for i, y in enumerate(step.rows)]
     torch.testing.assert_close(step.objective.single_losses(step), torch.tensor(naive, dtype=torch.float64))
     step.objective.loss(step).backward()
     assert all(weight.grad is None for weight in step.network.heads[0].parameters())
@@ -84,9 +84,9 @@ def test_lwf_holds_each_old_heads_softmax_at_a_temperature(two_tasks):
     step, _ = two_tasks(Softmax())
     naive = 0.0
     for i in range(len(step.rows)):
-        now, old = ([float(o) / 2 for o in logits[0][i]] for logits in (step.logits, step.logits_old))
+        now, old = ([o / 2 for o in logits[0][i].tolist()] for logits in (step.logits, step.logits_old))
         naive -= sum(math.exp(log_softmax(old, c)) * log_softmax(now, c) for c in range(2)) / len(step.rows)
-    assert float(LwF(temperature=2.0).penalty(step, {})) == pytest.approx(naive, abs=1e-10)
+    assert LwF(temperature=2.0).penalty(step, {}).item() == pytest.approx(naive, abs=1e-10)
 
 
 def test_icarl_loss_is_its_papers_sum_over_classes(two_tasks):

@@ -80,11 +80,11 @@ def test_the_penalty_is_that_of_a_naive_loop_whatever_was_asked_for_first(pair):
     step = step_of(*pair)
     expected = naive_loss(*pair)
     assert expected > 0.01
-    assert float(Attention().penalty(step, {})) == pytest.approx(expected, abs=1e-5)
+    assert Attention().penalty(step, {}).item() == pytest.approx(expected, abs=1e-5)
     later = step_of(*pair)
     Softmax().loss(later)
     LwF().penalty(later, {})
-    assert float(Attention().penalty(later, {})) == pytest.approx(expected, abs=1e-5)
+    assert Attention().penalty(later, {}).item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_equal_networks_cost_nothing_and_different_ones_have_a_gradient(pair):
@@ -109,7 +109,7 @@ def test_the_gradient_is_that_of_the_maps_change_too(pair):
         moved = copy.deepcopy(new)
         with torch.no_grad():
             moved.heads[1].weight += epsilon * direction
-        values.append(float(Attention().penalty(step_of(old, moved, images), {})))
+        values.append(Attention().penalty(step_of(old, moved, images), {}).item())
     assert (values[0] - values[1]) / 2e-6 == pytest.approx(float((gradient * direction).sum()), rel=1e-4)
 
 
@@ -149,7 +149,7 @@ def test_lwm_trains_and_stays_nearer_to_the_old_attention(learn, tiny):
             generator=torch.Generator(),
             network_old=states[1].network,
         )
-        return float(Attention().penalty(step, {}))
+        return Attention().penalty(step, {}).item()
 
     assert distance(learn(Softmax(), (LwF(), Attention(gamma=3.0)))) < distance(learn(Softmax(), LwF()))
 

@@ -1,5 +1,6 @@
 """Rebalance's terms against their formulas, and what they do in a training."""
 
+import copy
 import math
 
 import pytest
@@ -14,7 +15,7 @@ from protodrift.networks import build_embedder
 from protodrift.objectives import CosineHeads, Softmax
 from protodrift.penalties import LessForget, MarginRanking
 from protodrift.step import Step
-from protodrift.trainer import Trained, Training, advance
+from protodrift.trainer import Trained, Training, advance, train_network
 
 OBJECTIVE = CosineHeads()
 
@@ -109,6 +110,34 @@ def test_less_forget_holds_the_orientation_of_embeddings(tasks):
         return float((1 - torch.nn.functional.cosine_similarity(z, z_old)).mean())
 
     assert turned(LessForget(gamma=50.0)) < 0.8 * turned(None)
+
+
+def test_an_interrupted_training_goes_on_bit_for_bit(tasks):
+    """Fixed weights have no state in the optimiser, and are fixed again after the interruption."""
+
+    class InMemory:
+        saved = None
+
+        def load(self):
+            return self.saved
+
+        def save(self, data, tensors):
+            self.saved = copy.deepcopy((data, tensors))
+
+    def interrupt(progress):
+        if progress.epoch == 2:
+            raise KeyboardInterrupt
+
+    _, first = learn(tasks[:1], (LessForget(), MarginRanking()))
+    method = Method(OBJECTIVE, (LessForget(), MarginRanking()), Herding(per_class=5))
+    args = {"task": 2, "method": method, "training": Training(epochs=3), "augment": None, "seed": 0}
+    checkpoint = InMemory()
+    with pytest.raises(KeyboardInterrupt):
+        train_network(first, tasks[1], on_progress=interrupt, checkpoint=checkpoint, **args)
+    resumed = train_network(first, tasks[1], checkpoint=checkpoint, **args).network.state_dict()
+    undisturbed = train_network(first, tasks[1], **args).network.state_dict()
+    assert all(torch.equal(resumed[name], undisturbed[name]) for name in undisturbed)
+    assert torch.equal(resumed["heads.0.weight"], first.network.heads[0].weight)
 
 
 @pytest.mark.parametrize("penalty", [LessForget(), MarginRanking()])

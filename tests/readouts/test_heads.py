@@ -2,10 +2,20 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from protodrift.readouts import MaxOverClasses, MaxOverHeads, View
+from protodrift.data import load_digits
+from protodrift.memory import Everything, Herding
+from protodrift.methods import Method
+from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
+from protodrift.penalties import LessForget, LwF, MarginRanking
+from protodrift.readouts import MaxOverClasses, MaxOverHeads, NearestExemplarMean, View
+from protodrift.stages import Tree
+from protodrift.store import Store
+from protodrift.tasks import TaskStream
+from protodrift.trainer import Training
 
 
 @pytest.fixture
@@ -38,3 +48,34 @@ def test_max_over_classes_compares_outputs_of_all_heads(view):
 def test_neither_looks_at_prototypes():
     assert not MaxOverHeads.uses_prototypes
     assert not MaxOverClasses.uses_prototypes
+
+
+def test_classifying_methods_learn_and_come_back_from_disk(tmp_path):
+    """Joint is above all and exemplar methods above FT; a second run loads everything."""
+    icarl = Method(SigmoidHeads(), LwF(), Herding(60), readout=MaxOverClasses())
+    methods = {
+        "FT": Method(Softmax(), readout=MaxOverHeads()),
+        "FT*": Method(Softmax()),
+        "Joint": Method(Softmax(over="all"), memory=Everything(), readout=MaxOverClasses()),
+        "iCaRL-CNN": icarl,
+        "iCaRL-NME": Method(icarl.objective, icarl.penalty, icarl.memory, readout=NearestExemplarMean()),
+        "Rebalance": Method(CosineHeads(), (LessForget(), MarginRanking()), Herding(60), readout=MaxOverClasses()),
+    }
+    stream = TaskStream(load_digits(), classes=[[3, 8], [1, 7], [0, 5]])
+
+    def run():
+        tree = Tree(stream, training=Training(epochs=3), store=Store(tmp_path))
+        return tree, tree.run(methods)
+
+    tree, results = run()
+    assert tree.computed["train"] == 4 * 3  # FT and FT* are one training, iCaRL is one, Joint, Rebalance
+    final = {name: result.average_accuracy[-1] for name, result in results.items()}
+    assert final["Joint"] > 0.95
+    for name in ("iCaRL-CNN", "iCaRL-NME", "Rebalance"):
+        assert final["FT*"] < final["FT"] < final[name] <= final["Joint"] + 0.01
+    again, loaded = run()
+    assert not again.computed
+    for name, result in results.items():
+        np.testing.assert_array_equal(loaded[name].accuracy_matrix, result.accuracy_matrix)
+        np.testing.assert_array_equal(loaded[name].confusion, result.confusion)
+        assert loaded[name].bytes_stored == result.bytes_stored

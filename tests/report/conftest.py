@@ -1,24 +1,61 @@
 from __future__ import annotations
 
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from protodrift import METHODS, SDC, Method, Oracle, TaskStream, Training, Triplet
 from protodrift.data import load_digits
-from protodrift.stages import MethodResult, Network, Tree
+from protodrift.recipes.base import Recipe
+from protodrift.report import Summary, summaries
+from protodrift.runs import results_document, run
+from protodrift.stages import Network, Tree
+
+Document = dict[str, Any]
+
+
+def document_of(classes: list[list[int]], methods: dict[str, Method], seeds: tuple[int, ...] = (0,)) -> Document:
+    stream = TaskStream(load_digits(), classes=classes)
+    results = []
+    for seed in seeds:
+        results += Tree(stream, training=Training(epochs=1), seed=seed).run(methods).values()
+    recipe = Recipe("made up", "A test", "digits", tuple(methods.items()))
+    made = results_document(recipe, stream.task_classes, stream.split, results, 1, "protodrift run made-up")
+    return json.loads(json.dumps(made, allow_nan=False))  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="session")
-def results() -> dict[str, MethodResult]:
-    tree = Tree(TaskStream(load_digits(), classes=[[0, 1, 2], [3, 4], [5, 6]]), training=Training(epochs=1))
+def document() -> Document:
+    """Three tasks, two seeds."""
     methods = {name: METHODS[name] for name in ("E-Fix", "E-FT", "E-FT+SDC", "E-Joint")}
-    return tree.run({**methods, "E-FT+oracle": Method(drift=Oracle())})
+    methods["E-FT+oracle"] = Method(drift=Oracle())
+    return document_of([[0, 1, 2], [3, 4], [5, 6]], methods, (0, 1))
 
 
 @pytest.fixture(scope="session")
-def single() -> dict[str, MethodResult]:
-    """Results of a stream of one task: no forgetting, no old prototypes."""
-    tree = Tree(TaskStream(load_digits(), classes=[[0, 1, 2]]), training=Training(epochs=1))
-    return tree.run({"E-FT": METHODS["E-FT"], "E-FT+SDC": METHODS["E-FT+SDC"]})
+def one_seed(document: Document) -> Document:
+    return {**document, "results": [entry for entry in document["results"] if entry["seed"] == 0]}
+
+
+@pytest.fixture(scope="session")
+def results(one_seed: Document) -> dict[str, Summary]:
+    """Summaries of one seed."""
+    return summaries([one_seed])
+
+
+@pytest.fixture(scope="session")
+def single_document() -> Document:
+    """A stream of one task: no forgetting, no old prototypes."""
+    return document_of([[0, 1, 2]], {"E-FT": METHODS["E-FT"], "E-FT+SDC": METHODS["E-FT+SDC"]})
+
+
+@pytest.fixture(scope="session")
+def single(single_document: Document) -> dict[str, Summary]:
+    return summaries([single_document])
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +65,40 @@ def flat() -> Tree:
     return Tree(stream, network=Network(embedding_dim=2, normalise=False), training=Training(epochs=1))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def flat_method() -> Method:
     return Method(objective=Triplet(margin=1.0), drift=SDC(sigma=0.7))
+
+
+@pytest.fixture(scope="session")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run, on disk, with pictures; tests must not change it."""
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    methods = {name: METHODS[name] for name in ("E-FT", "E-FT+SDC", "E-LwF+SDC")}
+    recipe = Recipe(
+        "tiny",
+        "two tasks of two digits",
+        "digits",
+        tuple(methods.items()),
+        classes=((0, 1), (2, 3)),
+        network=Network(embedding_dim=2, normalise=False),
+        training=Training(epochs=1),
+    )
+    run(recipe, out, seeds=(3, 4), command="protodrift run tiny")
+    return out
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> Callable[..., Path]:
+    """Write a run directory with nothing but results: `write_run("name", document, recipe="other")`."""
+
+    def make(name: str, document: Document, **changes: object) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        (folder / "results.json").write_text(json.dumps({**copy.deepcopy(document), **changes}))
+        return folder
+
+    return make
 
 
 @pytest.fixture

@@ -3,38 +3,71 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from protodrift import METHODS, SDC, Dataset, Method, Oracle, TaskStream, Training
 from protodrift.data import load_digits
 from protodrift.memory import Everything
-from protodrift.report import accuracy_curves, distance_curves, drift_panels
-from protodrift.report.figures import POINTS_PER_CLASS, line_styles
+from protodrift.pictures import PER_CLASS, Picture, sample, take
+from protodrift.report import (
+    Summary,
+    accuracy_curves,
+    class_distances,
+    confusion_matrices,
+    distance_curves,
+    drift_field,
+    drift_panels,
+    final_bars,
+    pairs,
+    summaries,
+    tsne_map,
+)
+from protodrift.report.figures import line_styles
 from protodrift.report.svg import DASHED, DOTTED, SOLID
-from protodrift.stages import MethodResult, Network, Tree
+from protodrift.stages import Network, Tree
 
-Results = dict[str, MethodResult]
+Results = dict[str, Summary]
 
 
 def count(root: ET.Element, name: str) -> int:
     return sum(name in e.get("class", "").split() for e in root.iter())
 
 
+def titles(text: str) -> set[str]:
+    return {e.text or "" for e in ET.fromstring(f"<div>{text}</div>").iter("title")}
+
+
+# -- curves -----------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("metric", ["average_accuracy", "overall_accuracy", "average_forgetting"])
 def test_curves_show_the_values_of_the_results(results: Results, metric: str) -> None:
     text = accuracy_curves(results, metric)  # type: ignore[arg-type]
-    titles = {e.text for e in ET.fromstring(text).iter("title")}
     for name, result in results.items():
-        for k, value in enumerate(getattr(result, metric), 1):
-            assert (f"{name}, task {k}: {100 * value:.1f} %" in titles) == (value == value)
+        for k, value in enumerate(getattr(result, metric).mean, 1):
+            assert (f"{name}, task {k}: {round(100 * value, 1) + 0.0:.1f} %" in titles(text)) == (value == value)
     assert "nan" not in text
+    assert "pd-error" not in text
+
+
+def test_curves_of_several_seeds_have_error_bars(document: dict[str, Any]) -> None:
+    table = summaries([document])
+    text = accuracy_curves(table)
+    curve = table["E-FT"].average_accuracy
+    assert f"E-FT, task 3: {100 * curve.mean[2]:.1f} ± {100 * curve.std[2]:.1f} %" in titles(text)
+    bars = sum(bool(np.sum(one.average_accuracy.std[k] > 0)) for one in table.values() for k in range(3))
+    assert count(ET.fromstring(text), "pd-error") == bars > 0
+    assert "standard deviation over seeds" in text
 
 
 def test_distances_start_with_the_second_task(results: Results) -> None:
-    titles = {e.text for e in ET.fromstring(distance_curves(results)).iter("title")}
-    assert f"E-FT, task 2: {results['E-FT'].old_prototype_distance[1]:.3f}" in titles
-    assert not any(title and ", task 1:" in title for title in titles)
+    found = titles(distance_curves(results))
+    assert f"E-FT, task 2: {results['E-FT'].old_prototype_distance.mean[1]:.3f}" in found
+    assert not any(", task 1:" in title for title in found)
 
 
 def test_one_task_has_no_forgetting_and_still_a_picture(single: Results) -> None:
@@ -43,28 +76,82 @@ def test_one_task_has_no_forgetting_and_still_a_picture(single: Results) -> None
         assert "no values yet" in text
 
 
-def test_rows_of_one_training_share_a_colour() -> None:
+def test_rows_of_one_training_share_a_colour(results: Results) -> None:
     methods = {**METHODS, "E-FT+oracle": Method(drift=Oracle()), "E-FT+SDC2": Method(drift=SDC(sigma=2.0))}
-    styles = line_styles(methods)
+    methods = {name: method for name, method in methods.items() if not method.objective.classifies}
+    styles = line_styles({name: replace(results["E-FT"], method=method) for name, method in methods.items()})
     for name in ("E-FT", "E-LwF", "E-EWC", "E-MAS"):
         assert styles[name].colour == styles[f"{name}+SDC"].colour
         assert (styles[name].dash, styles[f"{name}+SDC"].dash) == (DASHED, SOLID)
-    assert len({style.colour for style in styles.values()}) == 7
+    assert styles["E-FT"].colour != styles["E-EWC"].colour
     assert styles["E-FT+oracle"].dash == styles["E-Joint"].dash == DOTTED
     assert len({(style.colour, style.dash) for style in styles.values()}) == len(styles)
 
 
-def test_wrong_input_of_curves(results: Results, single: Results) -> None:
+def test_wrong_input_of_curves(results: Results) -> None:
     with pytest.raises(ValueError, match="Did you mean 'average_accuracy'"):
         accuracy_curves(results, "average_acuracy")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no results"):
         accuracy_curves({})
-    with pytest.raises(ValueError, match="same number of tasks"):
-        distance_curves({"long": results["E-FT"], "short": single["E-FT"]})
 
 
-def test_fig4_has_one_marker_of_each_kind_an_old_class(flat: Tree, flat_method: Method) -> None:
-    root = ET.fromstring(drift_panels(flat, flat_method))
+# -- distances, confusion, bars ---------------------------------------------------------------------------------------
+
+
+def test_a_thin_line_an_old_class_and_the_mean_in_bold(results: Results) -> None:
+    ((plain, moved),) = pairs(results)
+    assert (plain.name, moved.name) == ("E-FT", "E-FT+SDC")
+    text = class_distances(plain, moved)
+    root = ET.fromstring(text)
+    assert count(root, "pd-class") == 2 * 5  # the classes of the last task have not drifted
+    assert count(root, "pd-mean") == 2
+    for one in (plain, moved):
+        assert f"mean, task 3: {one.old_prototype_distance.mean[-1]:.3f}" in titles(text)
+    assert f"class 0: {moved.prototype_distance.mean[-1, 0]:.3f} at the end" in titles(text)
+
+
+def test_confusion_cells_tell_their_numbers(results: Results) -> None:
+    one = results["E-FT"]
+    text = confusion_matrices(one)
+    found = titles(text)
+    for i, truth in enumerate(one.classes):
+        for j, guess in enumerate(one.classes):
+            what = f"{truth} recognised" if i == j else f"{truth} taken for {guess}"
+            there = f"{what}: {one.confusion[i, j]} of {one.confusion[i].sum()}" in found
+            assert there == (one.confusion[i, j] > 0)
+
+
+def test_confusion_works_with_two_hundred_classes(results: Results) -> None:
+    rng = np.random.RandomState(0)
+    wide = np.zeros((200, 200), dtype=np.int64)
+    np.add.at(wide, (rng.randint(0, 200, 6000), rng.randint(0, 200, 6000)), 1)
+    tasks = tuple(tuple(f"class {50 * t + i}" for i in range(50)) for t in range(4))
+    text = confusion_matrices(replace(results["E-FT"], confusion=wide, tasks=tasks))
+    assert count(ET.fromstring(text), "pd-border") == 3
+    assert len(text) < 1_500_000
+
+
+def test_bars_show_the_last_row_of_the_accuracy_matrix(document: dict[str, Any]) -> None:
+    table = summaries([document])
+    text = final_bars(table, ["E-Fix", "E-FT", "E-FT+SDC"])
+    for name in ("E-Fix", "E-FT", "E-FT+SDC"):
+        last, std = 100 * table[name].accuracy_matrix.mean[-1], 100 * table[name].accuracy_matrix.std[-1]
+        for k in range(3):
+            assert f"{name}, task {k + 1}: {last[k]:.1f} ± {std[k]:.1f} %" in titles(text)
+    with pytest.raises(ValueError, match="Did you mean 'E-FT'"):
+        final_bars(table, ["EFT"])
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def picture(flat: Tree, flat_method: Method) -> Picture:
+    return take(flat, "E-FT+SDC", flat_method)
+
+
+def test_fig4_has_one_marker_of_each_kind_an_old_class(picture: Picture) -> None:
+    root = ET.fromstring(drift_panels(picture))
     panels = [e for e in root.iter("svg") if e.get("class") == "pd-panel"]
     assert len(panels) == 3
     old = 3
@@ -73,13 +160,13 @@ def test_fig4_has_one_marker_of_each_kind_an_old_class(flat: Tree, flat_method: 
         assert found == expected
     assert [count(panel, "pd-cloud") for panel in panels] == [3, 2, 5]
     for cloud in (e for panel in panels for e in panel.iter("g") if "pd-cloud" in e.get("class", "")):
-        assert 1 <= len(cloud.findall("circle")) <= POINTS_PER_CLASS
+        assert 1 <= len(cloud.findall("circle")) <= PER_CLASS
         assert cloud.find("title") is not None
 
 
-def test_fig4_draws_a_class_in_one_colour_everywhere(flat: Tree, flat_method: Method) -> None:
+def test_fig4_draws_a_class_in_one_colour_everywhere(picture: Picture) -> None:
     colours: dict[str, set[str]] = {}
-    for group in ET.fromstring(drift_panels(flat, flat_method)).iter("g"):
+    for group in ET.fromstring(drift_panels(picture)).iter("g"):
         name = re.match(r"class (\w+)", group.findtext("title") or "")
         colour = re.search(r"pd-c\d", group.get("class", ""))
         if name and colour:
@@ -89,11 +176,11 @@ def test_fig4_draws_a_class_in_one_colour_everywhere(flat: Tree, flat_method: Me
     assert len(set.union(*colours.values())) == 5
 
 
-def test_fig4_measures_what_it_shows(flat: Tree, flat_method: Method) -> None:
+def test_fig4_measures_what_it_shows(picture: Picture, flat: Tree, flat_method: Method) -> None:
     true = flat.true_means(flat_method, 2)[:3]
     saved = flat.prototypes(flat_method, 1).means
     moved = flat.prototypes(flat_method, 2).means[:3]
-    text = drift_panels(flat, flat_method)
+    text = drift_panels(picture)
     for means in (saved, moved):
         assert f"{float((means - true).norm(dim=1).mean()):.2f}" in text
 
@@ -106,21 +193,73 @@ def test_fig4_escapes_the_names_of_classes(flat_method: Method, evil: str) -> No
     data = Dataset(train.images, train_y, test.images, test_y)
     stream = TaskStream(data, classes=[[evil, "b & c"], ["d", 'e"']])
     tree = Tree(stream, network=Network(embedding_dim=2, normalise=False), training=Training(epochs=0))
-    text = drift_panels(tree, flat_method)
-    ET.fromstring(text)
-    assert "<script" not in text
-    assert "<b>" not in text
+    shot = take(tree, evil, flat_method)
+    for text in (drift_panels(shot), drift_field(shot), tsne_map(shot)):
+        ET.fromstring(text)
+        assert "<script" not in text
+        assert "<b>" not in text
 
 
-def test_fig4_refuses_what_it_cannot_draw(flat: Tree, flat_method: Method) -> None:
+def test_pictures_refuse_what_they_cannot_draw(flat: Tree, flat_method: Method) -> None:
     wide = Tree(flat.stream, network=Network(embedding_dim=16), training=Training(epochs=0))
-    with pytest.raises(ValueError, match="embedding_dim=16"):
-        drift_panels(wide, flat_method)
+    with pytest.raises(ValueError, match="16 dimensions"):
+        drift_panels(take(wide, "x", flat_method))
     short = Tree(flat.stream[:1], network=flat.network, training=Training(epochs=0))
     with pytest.raises(ValueError, match="second task"):
-        drift_panels(short, flat_method)
+        take(short, "x", flat_method)
     for drift in (None, Oracle()):
         with pytest.raises(ValueError, match=r"drift=SDC\(sigma=...\)"):
-            drift_panels(flat, replace(flat_method, drift=drift))
+            take(flat, "x", replace(flat_method, drift=drift))
     with pytest.raises(ValueError, match="without memory"):
-        drift_panels(flat, replace(flat_method, memory=Everything()))
+        drift_panels(take(flat, "x", replace(flat_method, memory=Everything())))
+
+
+def test_the_field_draws_the_drift_of_images_as_it_is_in_two_dimensions(picture: Picture) -> None:
+    text = drift_field(picture)
+    root = ET.fromstring(text)
+    assert count(root, "pd-thin") - 1 == len(picture.z_old)  # one is the sample in the legend
+    assert tuple(count(root, f"pd-{name}") for name in ("circle", "triangle", "star", "arrow")) == (3, 3, 3, 3)
+    assert "dimensions" not in text
+
+
+def test_the_field_of_a_large_embedding_says_that_it_is_a_projection() -> None:
+    torch.manual_seed(0)
+    z = torch.randn(40, 9) * torch.tensor([5.0, 3.0, *[0.1] * 7])
+    means = torch.randn(2, 9)
+    rows = torch.arange(40) % 2 + 2
+    shot = Picture(
+        "m", 0, (("a", "b"), ("c", "d")), z, z + 1, rows, z, rows, means, means + 1, means + 1, means.clone()
+    )
+    text = drift_field(shot)
+    assert "9 dimensions" in text
+    assert re.search(r"hold (99|100) %", text)
+    assert "3.000 → 0.000" in text  # the length of (1, ..., 1) in the whole space
+
+
+def test_tsne_shows_images_and_prototypes_and_is_the_same_every_time(picture: Picture) -> None:
+    text = tsne_map(picture)
+    root = ET.fromstring(text)
+    assert "t-SNE of a sample" in text
+    assert sum(len(e.findall("circle")) for e in root.iter("g") if "pd-cloud" in e.get("class", "")) == len(
+        picture.z_test
+    )
+    assert tuple(count(root, f"pd-{name}") for name in ("circle", "triangle", "star", "diamond")) == (3, 3, 3, 2)
+    assert tsne_map(picture) == text
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:sklearn")
+def test_an_embedding_that_collapsed_is_still_drawn(dim: int) -> None:
+    z, means, rows = torch.ones(12, dim), torch.ones(2, dim), torch.arange(12) % 2 + 2
+    shot = Picture("m", 0, (("a", "b"), ("c", "d")), z, z, rows, z, rows, means, means, means, means)
+    for text in (drift_field(shot), tsne_map(shot)):
+        ET.fromstring(text)
+        assert "nan" not in text
+
+
+def test_a_sample_is_even_and_bounded() -> None:
+    rows = torch.arange(30).repeat_interleave(100)
+    chosen = sample(rows, per_class=60, in_all=600)
+    assert rows[chosen].bincount().tolist() == [20] * 30
+    assert len(sample(torch.arange(1000), in_all=600)) == 600
+    assert len(sample(rows[:0])) == 0

@@ -37,6 +37,11 @@ class Objective(Config):
     classifies: ClassVar[bool] = False
     """Whether it classifies with heads on the backbone's pooled features (else: it trains an embedding)."""
 
+    @property
+    def spans_tasks(self) -> bool:
+        """Whether it can train on images of old and new classes together, as a memory gives them."""
+        return True
+
     def grow(self, network: Embedder, classes: int) -> None:
         """Give the network what it needs for `classes` more classes: a head, for objectives that classify."""
 

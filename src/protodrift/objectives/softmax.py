@@ -57,6 +57,11 @@ class Softmax(_Heads):
     over: str = "head"
     rules: ClassVar = {"over": one_of("head", "all")}
 
+    @property
+    def spans_tasks(self) -> bool:
+        """A head of its own cannot answer for the classes of other heads."""
+        return self.over == "all"
+
     def single_losses(self, step: Step) -> torch.Tensor:
         """Return -log p(y_i | x_i), (N,)."""
         if self.over == "all":
@@ -65,8 +70,11 @@ class Softmax(_Heads):
         return F.cross_entropy(step.logits[-1], step.rows - before, reduction="none")
 
     def held(self, step: Step) -> Held:
-        """The logits of the old heads, a softmax each."""
-        return Held("logits", step.logits[: len(step.logits_old)], step.logits_old)
+        """The logits of the old heads: a softmax each, or one over all of them."""
+        now, old = step.logits[: len(step.logits_old)], step.logits_old
+        if self.over == "all":
+            now, old = [torch.cat(now, dim=1)], [torch.cat(old, dim=1)]
+        return Held("logits", now, old)
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,11 @@ class Attention(Penalty):
     It needs an objective with heads, whose class scores it explains, and a backbone with feature maps.
 
     Args:
-        gamma: trade-off; their text leaves it open, the FACIL framework's port takes 1.
+        gamma: trade-off; chosen on validation data of the digits, whose maps are only 2 x 2: 0.01 to 0.1 is as good as
+            LwF alone, more is worse. Known ports take 1 (FACIL) and 0.1 (PyCIL).
     """
 
-    gamma: float = 1.0
+    gamma: float = 0.1
     rules: ClassVar = {"gamma": number(0)}
 
     def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:

@@ -73,6 +73,12 @@ class Penalty(Config):
 
     gamma: float
 
+    names_weights: ClassVar[bool] = False
+    """Whether what it keeps belongs to single weights, by their names."""
+
+    turns_weights: ClassVar[bool] = False
+    """Whether it trains other weights than the network's own (a rotation), under the same names."""
+
     follows_path: ClassVar[bool] = False
     """Whether `after_step` watches the training, the first task's too (then that task cannot be shared)."""
 
@@ -110,6 +116,7 @@ class Importance(Penalty):
     """
 
     stores: ClassVar[str] = "an importance for every weight"
+    names_weights: ClassVar[bool] = True
 
     def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
         """Check that there is an importance for every weight of the old network (a new head has none)."""

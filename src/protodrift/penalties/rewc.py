@@ -44,14 +44,15 @@ class REWC(EWC):
     beside another penalty on weights (EWC, MAS, SI) the names would mean two things.
 
     Args:
-        gamma: trade-off; the paper uses EWC's, its code has 100 for F' of single images; 1e7 belongs, as for EWC, to F'
-            of mini-batches of 32.
+        gamma: trade-off; 1e7 belongs, as for EWC, to F' of mini-batches of 32 (the authors' code: 100, for F' of single
+            images). However small it is, this is not fine-tuning: Adam's steps depend on the axes. Only 0 is.
         fisher: as for EWC.
         accumulate: sum F' over all tasks: the older ones' are turned into the new axes first (the diagonal of the
-            turned diagonal matrix). The paper's is the last task's only.
+            turned diagonal matrix). The authors' code has the last task's only.
     """
 
     stores: ClassVar[str] = "an importance for every weight and two rotations for every layer"
+    turns_weights: ClassVar[bool] = True
 
     def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
         """Rotate the network about to be trained, and the old weights that it is compared with."""

@@ -32,6 +32,7 @@ class ExpertGate(Readout):
         epochs, learning_rate: of the gate's training (Adam, batches of 32). The paper does not print them.
     """
 
+    stores: ClassVar[str] = "a network and an autoencoder for every task"
     hidden: int = 100
     temperature: float = 2.0
     epochs: int = 50
@@ -44,6 +45,7 @@ class ExpertGate(Readout):
     }
     uses_prototypes: ClassVar[bool] = False
     needs_every_network: ClassVar[bool] = True
+    needs_heads: ClassVar[bool] = True
 
     def learn(self, kept: Tensors, z: torch.Tensor, rows: torch.Tensor, task: int, seed: int) -> Tensors:
         """Train the task's gate on the initial network's features of its images, (N, D)."""

@@ -12,7 +12,10 @@ from .base import Readout, View
 
 @dataclass(frozen=True)
 class MaxOverHeads(Readout):
-    """Each task's head is a softmax of its own; the largest probability over all heads wins (Sec. 3.2, FT)."""
+    """Each task's head is a softmax of its own; the largest probability over all heads wins (Sec. 3.2, FT).
+
+    A head of a single class is always sure of it, and wins everywhere: tasks of one class need another read-out.
+    """
 
     uses_prototypes: ClassVar[bool] = False
     needs_heads: ClassVar[bool] = True

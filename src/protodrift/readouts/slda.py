@@ -27,6 +27,7 @@ class StreamingLDA(Readout):
         shrinkage: eps; 1e-4 in the paper.
     """
 
+    stores: ClassVar[str] = "a prototype for every class, and one covariance"
     shrinkage: float = 1e-4
     rules: ClassVar = {"shrinkage": number(above=0, high=1)}
 

@@ -76,9 +76,9 @@ class Recipe(Config):
 
     def stream(self, dataset: Dataset) -> TaskStream:
         """Cut a dataset into this recipe's tasks."""
-        if self.classes is not None:
-            return TaskStream(dataset, classes=self.classes)
-        return TaskStream(dataset, self.tasks, first=self.first, step=self.step, class_order=self.class_order)
+        return TaskStream(
+            dataset, self.tasks, first=self.first, step=self.step, classes=self.classes, class_order=self.class_order
+        )
 
     def resolved(self) -> dict[str, Any]:
         """Return everything, JSON-able, as `protodrift show` prints it."""
@@ -121,7 +121,7 @@ def _fields(config: Config, owner: str = "recipe") -> Iterator[tuple[str, str]]:
         elif isinstance(value, tuple) and value and all(isinstance(item, Config) for item in value):
             for item in value:
                 yield from _fields(item, type(item).__name__)
-        else:
+        elif owner != "Method":  # an axis is not a plain value: other methods are other rows
             yield owner, field.name
     if isinstance(config, Recipe):
         for _, method in config.rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,10 +18,13 @@ from . import formats
 from .figures import accuracy_curves, caption, class_distances, confusion_matrices, distance_curves, final_bars
 from .figures_drift import drift_field, drift_panels, tsne_map
 from .page import Section, render, results_table
+from .plots import NAMED
 from .summary import Document, Summaries, Summary, comparable, pairs, summaries
 from .svg import escape
 
 FORMATS = ("html", "csv", "json", "md", "latex")
+
+_NOT_FLAT = "Figs. 4 and 8, drift arrows in two dimensions: they need a 2-D embedding, as in the recipe digits-2d."
 
 PAIRS = 6
 """Trainings whose prototypes are drawn class by class; a page of more is not read."""
@@ -51,11 +53,18 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
     Raises:
         RunError: if one has no results, or such that cannot be read.
     """
-    unique = list({Path(path).resolve(): Path(path) for path in paths}.values())
-    names = [path.resolve().name if path.is_dir() else path.resolve().parent.name for path in unique]
-    again = Counter(names)
-    labels = [name if again[name] == 1 else str(path) for name, path in zip(names, unique, strict=True)]
+    unique = list(dict.fromkeys(Path(path).resolve() for path in paths))
+    labels = _labels([path if path.is_dir() else path.parent for path in unique])
     return [_read_run(path, label) for path, label in zip(unique, labels, strict=True)]
+
+
+def _labels(folders: Sequence[Path]) -> list[str]:
+    """Return what to call each folder: as much of the end of its path as tells it from the others."""
+    for length in range(1, max((len(folder.parts) for folder in folders), default=1) + 1):
+        labels = ["/".join(folder.parts[-length:]) for folder in folders]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [str(folder) for folder in folders]  # two files of one folder
 
 
 def _read_run(path: Path, label: str) -> Run:
@@ -123,13 +132,15 @@ def report(runs: Sequence[Run], format: str = "html") -> str:
     if format == "latex":
         return formats.to_latex(tables)
     sections, absent = [], []
+    flat = any(picture.panels is not None for group in groups for picture in group.pictures())
     for group in groups:
         own, missing = sections_of(group)
         prefix = f"{group.title}: " if len(groups) > 1 else ""
         sections += [Section(prefix + section.title, section.html, section.note) for section in own]
-        absent += [prefix + sentence for sentence in missing]
-    if absent:
-        items = "".join(f"<p>{escape(sentence)}</p>" for sentence in absent)
+        absent += [(prefix, sentence) for sentence in missing]
+    told = [prefix + sentence for prefix, sentence in absent if not (flat and sentence == _NOT_FLAT)]
+    if told:
+        items = "".join(f"<p>{escape(sentence)}</p>" for sentence in told)
         sections.append(Section("What is not shown", f'<div class="note">{items}</div>'))
     title = " · ".join(dict.fromkeys(group.title for group in groups))
     return render(title, _intro(runs), sections, facts(runs))
@@ -152,9 +163,13 @@ def sections_of(group: Group) -> tuple[list[Section], list[str]]:
     sections.append(_accuracy(table))
     if tasks < 2:
         return sections, ["One task: there is no forgetting and no drift to draw."]
-    sections += [_forgetting(table), _at_the_end(table)]
+    if tasks > 2:
+        sections.append(_forgetting(table))
+    else:
+        missing.append("Curves of forgetting and distance: two tasks give one number each, which the table shows.")
+    sections.append(_at_the_end(table))
     both = pairs(table)
-    if any(np.isfinite(one.old_prototype_distance.mean).any() for one in table.values()):
+    if both or (tasks > 2 and any(np.isfinite(one.old_prototype_distance.mean).any() for one in table.values())):
         sections.append(_distances(table, both))
     if both:
         sections.append(_confusion(both))
@@ -162,14 +177,13 @@ def sections_of(group: Group) -> tuple[list[Section], list[str]]:
         missing.append("Figs. 5 and 9, with and without SDC: they need a method with SDC and the same without it.")
     missing += [f"Figs. 1, 3, 4 and 8: {run.missing}" for run in group.runs if run.missing]
     if found:
-        sections.append(Section("The drift vector field", drift_field(found[0]) + _more_fields(found[1:])))
+        text = "How the images of the last task drift while it is learned, and what SDC makes of it (Fig. 3)."
+        sections.append(Section("The drift vector field", drift_field(*found[:PAIRS]), text))
         flat = [picture for picture in found if picture.panels is not None]
         if flat:
             sections.append(_panels(flat))
         else:
-            missing.append(
-                "Figs. 4 and 8, drift arrows in two dimensions: they need a 2-D embedding, as in the recipe digits-2d."
-            )
+            missing.append(_NOT_FLAT)
         sections.append(Section("All classes at the end, by t-SNE", tsne_map(found[0])))
     return sections, missing
 
@@ -238,7 +252,7 @@ def bar_names(table: Summaries) -> list[str]:
 
 
 def _distances(table: Summaries, both: Sequence[tuple[Summary, Summary]]) -> Section:
-    html = distance_curves(table)
+    html = distance_curves(table) if len(next(iter(table.values())).tasks) > 2 else ""
     if both:
         shown = both[:PAIRS]
         top = max(float(np.nanmax([0.0, *one.prototype_distance.mean.ravel()])) for pair in shown for one in pair)
@@ -246,7 +260,7 @@ def _distances(table: Summaries, both: Sequence[tuple[Summary, Summary]]) -> Sec
         left = f" Of {len(both)} trainings the first {PAIRS}." if len(both) > PAIRS else ""
         html += caption(
             "Each thin line is one class, one colour a task; the bold line is the mean of all old classes. "
-            f"Left without, right with SDC, all panels on one axis (Fig. 5).{left}"
+            f"Of each pair the first is without, the second with SDC; all panels on one axis (Fig. 5).{left}"
         )
     text = (
         "The drift that is left: how far a stored prototype is from where its class really is now (Fig. 5). "
@@ -258,24 +272,23 @@ def _distances(table: Summaries, both: Sequence[tuple[Summary, Summary]]) -> Sec
 def _confusion(both: Sequence[tuple[Summary, Summary]]) -> Section:
     plain, moved = both[0]
     seeds = f", summed over {len(plain.seeds)} seeds" if len(plain.seeds) > 1 else ""
+    edge = "" if len(plain.classes) <= NAMED else " At the edge: the numbers of the tasks."
     html = f"<figure>{confusion_matrices(plain, moved)}" + caption(
         f"Rows are true classes, columns what they were taken for{seeds}; lines separate the tasks, "
-        "the darker the larger the share of a row. Classes that drifted away from their prototypes are off the diagonal "
-        "(Fig. 9)."
+        "the stronger the colour, the larger the share of a row. Classes that drifted away from their "
+        f"prototypes are off the diagonal (Fig. 9).{edge}"
     )
     text = "Which classes are taken for which after the last task, without and with SDC (Fig. 9)."
     return Section("Confusion before and after SDC", html + "</figure>", text)
 
 
-def _more_fields(found: Sequence[Picture]) -> str:
-    return "".join(drift_field(picture) for picture in found[: PAIRS - 1])
-
-
 def _panels(found: Sequence[Picture]) -> Section:
+    first, second = found[0].tasks[:2]
     html = "".join(f"<h3>{escape(picture.method)}</h3>{drift_panels(picture)}" for picture in found[:PAIRS])
     text = (
-        "Five classes, then five more, in an embedding of two dimensions (Figs. 4 and 8). Circles: prototypes as they "
-        "were saved. Triangles: moved by SDC, along the dotted arrows. Stars: where the classes really are now."
+        f"{len(first)} classes, then {len(second)} more, in an embedding of two dimensions (Figs. 4 and 8). "
+        "Circles: prototypes as they were saved. Triangles: moved by SDC, along the dotted arrows. Stars: where the "
+        "classes really are now."
     )
     return Section("Drift in two dimensions", html, text)
 
@@ -292,6 +305,12 @@ def facts(runs: Sequence[Run]) -> dict[str, str]:
     return result
 
 
+def _written_tasks(tasks: Sequence[Sequence[Any]]) -> str:
+    if sum(map(len, tasks)) <= 40:
+        return "; ".join(", ".join(map(str, task)) for task in tasks)
+    return f"{len(tasks)}, of {', '.join(str(len(task)) for task in tasks)} classes"
+
+
 def _facts(document: Document) -> dict[str, str]:
     made = document.get("environment") or {}
     entries: list[dict[str, Any]] = list(document.get("results") or [])
@@ -305,7 +324,7 @@ def _facts(document: Document) -> dict[str, str]:
     return {
         "command": str(document.get("command") or ""),
         "data": f"{document.get('data', '')}, {document.get('split', '')}".strip(", "),
-        "tasks": "; ".join(", ".join(map(str, task)) for task in tasks) if len(tasks) <= 20 else f"{len(tasks)}",
+        "tasks": _written_tasks(tasks),
         "seeds": ", ".join(seeds),
         "trainings": f"{document.get('trainings')} of one task each" if document.get("trainings") else "",
         "time": time if entries else "",

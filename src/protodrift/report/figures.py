@@ -50,7 +50,10 @@ def accuracy_curves(
         raise InputError(f"unknown metric {metric!r}. {did_you_mean(metric, _METRICS)}")
     label, zero = _METRICS[metric]
     spreads = {name: _percent(getattr(one, metric)) for name, one in summaries.items()}
-    return _curves(summaries, spreads, label, include=(*zero, *include), unit=" %", decimals=1, said=said)
+    limits = (0.0, 100.0)
+    return _curves(
+        summaries, spreads, label, include=(*zero, *include), unit=" %", decimals=1, within=limits, said=said
+    )
 
 
 def distance_curves(summaries: Summaries, *, said: str = "") -> str:
@@ -62,7 +65,7 @@ def distance_curves(summaries: Summaries, *, said: str = "") -> str:
     }
     label = "distance of old prototypes to their true means"
     shown = {name: summaries[name] for name in spreads}
-    return _curves(shown, spreads, label, include=(0.0,), unit="", decimals=3, said=said)
+    return _curves(shown, spreads, label, include=(0.0,), unit="", decimals=3, within=(0.0, math.inf), said=said)
 
 
 def _percent(spread: Spread) -> Spread:
@@ -77,6 +80,7 @@ def _curves(
     include: Sequence[float],
     unit: str,
     decimals: int,
+    within: tuple[float, float],
     said: str,
 ) -> str:
     tasks = number_of_tasks(summaries)
@@ -90,6 +94,7 @@ def _curves(
         styles=line_styles(summaries),
         include=include,
         deviations={name: spread.std.tolist() for name, spread in spreads.items()},
+        within=within,
     )
     return f"<figure>{chart}{caption(f'{said} {_explain_lines(summaries)}'.strip())}</figure>"
 
@@ -191,7 +196,11 @@ def final_bars(summaries: Summaries, names: Sequence[str], *, said: str = "") ->
     chosen = {name: summaries[name] for name in names}
     spreads = {name: _percent(one.accuracy_matrix) for name, one in chosen.items()}
     # Two rows of one training have one colour; the one that is not compensated is hollow, as its line is dashed.
-    styles = {name: (style.colour, style.hollow) for name, style in line_styles(chosen).items()}
+    trainings = [one.training for one in chosen.values()]
+    styles = {
+        name: (style.colour, style.hollow and trainings.count(chosen[name].training) > 1)
+        for name, style in line_styles(chosen).items()
+    }
     drawing = plots.grouped_bars(
         {name: spread.mean[-1].tolist() for name, spread in spreads.items()},
         {name: spread.std[-1].tolist() for name, spread in spreads.items()},

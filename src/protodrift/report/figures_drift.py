@@ -145,15 +145,49 @@ def _clouds(picture: Picture, points: Mapping[int, Sequence[svg.Point]]) -> list
 # -- the vector field (Fig. 3) ----------------------------------------------------------------------------------------
 
 
-def drift_field(picture: Picture) -> str:
+def drift_field(*pictures: Picture) -> str:
     """Draw the drift vectors of current images, and what SDC makes of them for the old prototypes (Fig. 3).
 
     Thin arrows go from z_old to z_new (delta_i, Eq. 9) of images of the last task. An embedding of more than two
     dimensions is shown in the plane of the two main directions of z_old.
 
+    Args:
+        pictures: one panel each, of methods on the same tasks.
+
     Returns:
-        A `<figure>` of one panel, a legend and a caption.
+        A `<figure>` of panels, a legend and a caption.
     """
+    first = pictures[0]
+    drawn = [_field(picture, _shared_bounds(pictures)) for picture in pictures]
+    names, old, count = first.classes, len(first.saved), len(first.tasks)
+    text = (
+        f"Each thin arrow is how one image of task {count} moved while the network learned it: a sparse vector field. "
+        f"SDC moves the prototypes of the {old} old classes by the weighted mean of the arrows near them (Fig. 3). "
+        "Above each panel: the mean distance of the old prototypes to their true means, before and after."
+    )
+    shares = [100 * share for _, share in drawn if share is not None]
+    if shares:
+        span = f"{min(shares):.0f}" + (f" to {max(shares):.0f}" if round(max(shares)) > round(min(shares)) else "")
+        text += (
+            f" The embedding has {first.z_old.shape[1]} dimensions: shown are the two main directions of the images "
+            f"before the task (PCA), which hold {span} % of their variance; distances are of the whole space."
+        )
+    legends = _shapes("old classes", field=True) + _classes(names[old:], old, f"Task {count}")
+    panels = "".join(panel for panel, _ in drawn)
+    return f'<figure><div class="pd-pair">{panels}</div>{legends}{caption(text)}</figure>'
+
+
+def _shared_bounds(pictures: Sequence[Picture]) -> svg.Bounds | None:
+    """Return bounds around all pictures if they are 2-D; planes of larger embeddings have nothing in common."""
+    if any(picture.z_old.shape[1] != 2 for picture in pictures):
+        return None
+    return svg.Bounds.around(
+        _pairs(torch.cat([z for p in pictures for z in (p.z_old, p.z_new, p.saved, p.moved, p.true)]))
+    )
+
+
+def _field(picture: Picture, bounds: svg.Bounds | None) -> tuple[str, float | None]:
+    """Return one panel of a field, and the share of variance that its plane holds."""
     plane, share = _plane(picture.z_old)
     z_old, z_new = plane(picture.z_old), plane(picture.z_new)
     saved, moved, true = plane(picture.saved), plane(picture.moved), plane(picture.true)
@@ -165,23 +199,12 @@ def drift_field(picture: Picture) -> str:
         for a, b, row in zip(_pairs(z_old[some]), _pairs(z_new[some]), picture.rows[some].tolist(), strict=True)
     ]
     marks = _prototype_marks(names[:old], saved, moved, true)
-    bounds = svg.Bounds.around(_pairs(torch.cat([z_old[some], z_new[some], saved, moved, true])))
-    count = len(picture.tasks)
-    text = (
-        f"{picture.method}, task {count}: each thin arrow is how one image of the task moved while the network learned "
-        f"it, a sparse vector field; SDC moves the prototypes of the {old} old classes by its weighted mean nearby "
-        f"(Fig. 3). On average it leaves {_mean_distance(picture.moved, picture.true):.3f} of "
-        f"{_mean_distance(picture.saved, picture.true):.3f} to the true means."
-    )
-    if share is not None:
-        text += (
-            f" The embedding has {picture.z_old.shape[1]} dimensions: shown are the two main directions of the images "
-            f"before the task, which hold {100 * share:.0f} % of their variance; distances are of the whole space."
-        )
-    drawing = svg.scatter_panel([], marks, field + _arrows(names[:old], saved, moved), bounds=bounds, description=text)
-    legends = _shapes("old classes", field=True) + _classes(names[old:], old, f"Task {count}")
-    inner = f'<div class="pd-panel-box pd-large">{drawing}</div><div>{legends}{caption(text)}</div>'
-    return f'<figure class="pd-beside">{inner}</figure>'
+    if bounds is None:
+        bounds = svg.Bounds.around(_pairs(torch.cat([z_old[some], z_new[some], saved, moved, true])))
+    before, after = _mean_distance(picture.saved, picture.true), _mean_distance(picture.moved, picture.true)
+    title = f"{picture.method}: {before:.3f} → {after:.3f}"
+    arrows = field + _arrows(names[:old], saved, moved)
+    return panel(title, svg.scatter_panel([], marks, arrows, bounds=bounds, description=title)), share
 
 
 class _Plane:
@@ -232,7 +255,10 @@ def tsne_map(picture: Picture) -> str:
     known = everything.isfinite().all(dim=1)
     flat = torch.full((len(everything), 2), torch.nan, dtype=torch.double)
     perplexity = max(1.0, min(30.0, (int(known.sum()) - 1) / 3))
-    made = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(everything[known].numpy())
+    # The start by PCA, which is sklearn's default, divides by the spread: an embedding that collapsed has none.
+    spread = everything.shape[1] > 1 and float(everything[known].std(dim=0).max()) > 1e-9
+    start = "pca" if spread else "random"
+    made = TSNE(2, perplexity=perplexity, init=start, random_state=0).fit_transform(everything[known].numpy())
     flat[known] = torch.from_numpy(made).double()
     images, saved, moved, true, new = flat.split(sizes)
     names, old, count = picture.classes, len(picture.saved), len(picture.tasks)

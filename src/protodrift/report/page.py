@@ -70,7 +70,8 @@ def _row(row: int, name: str, one: Summary, table: Sequence[Column]) -> str:
 
 
 def _cell(column: Column, row: int) -> str:
-    text = column.texts[row]
+    value, plus_minus, deviation = column.texts[row].partition(" ± ")
+    text = f"{value}<small>{plus_minus}{deviation}</small>" if plus_minus else value
     css = "" if column.ours else ' class="paper"'
     return f"<td{css}><b>{text}</b></td>" if row in column.best else f"<td{css}>{text}</td>"
 

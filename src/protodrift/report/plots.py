@@ -10,6 +10,9 @@ import numpy as np
 from . import svg
 from .svg import Scale, escape, nice_ticks, tick_text
 
+NAMED = 20
+"""Classes whose names stand at the edge of a heat map; of more, the numbers of the tasks."""
+
 _WIDTH, _TOP, _RIGHT, _BOTTOM, _LEFT = 400.0, 34.0, 12.0, 48.0, 52.0
 
 
@@ -61,10 +64,11 @@ def class_lines(
     every = max(1, math.ceil(tasks / 12))
     body += "".join(_label(x(k), height - _BOTTOM + 18, str(k)) for k in range(tasks, 0, -every))
     body += _label((_LEFT + _WIDTH - _RIGHT) / 2, height - 8, "task", css="pd-axis-label")
+    css = "pd-class pd-many" if len(values) > 40 else "pd-class"
     for (name, line), colour in zip(values.items(), colours, strict=True):
         points = [(x(k), y(v)) for k, v in enumerate(line, 1) if math.isfinite(v)]
         last = next((v for v in reversed(line) if math.isfinite(v)), math.nan)
-        drawn = f'<polyline class="pd-class" points="{" ".join(f"{px:.1f},{py:.1f}" for px, py in points)}"/>'
+        drawn = f'<polyline class="{css}" points="{" ".join(f"{px:.1f},{py:.1f}" for px, py in points)}"/>'
         title = f"class {name}: {last:.3f} at the end"
         if len(points) > 1:  # a class of the last task has not drifted yet
             body += f'<g class="pd-c{colour % svg.COLOURS}"><title>{escape(title)}</title>{drawn}</g>'
@@ -126,7 +130,9 @@ def grouped_bars(
 
 
 def heat_map(counts: np.ndarray, classes: Sequence[object], tasks: Sequence[int], *, description: str) -> str:
-    """Draw a confusion matrix, (K, K): the darker, the larger the share of a true class. Empty cells cost nothing.
+    """Draw a confusion matrix, (K, K): the stronger the colour, the larger the share of a true class.
+
+    Only cells that are not empty are drawn: with 200 classes most are.
 
     Args:
         counts: rows are true classes, columns predicted ones.
@@ -159,7 +165,7 @@ def heat_map(counts: np.ndarray, classes: Sequence[object], tasks: Sequence[int]
         end += size
         at = f"{edge + end * cell:.2f}"
         body += f'<path class="pd-border" d="M{edge:g},{at}H{edge + side:g}M{at},{edge:g}V{edge + side:g}"/>'
-    if count <= 20:
+    if count <= NAMED:
         middles = [edge + (i + 0.5) * cell for i in range(count)]
         texts = [svg.shorten(label, 3) for label in classes]
         for middle, text in zip(middles, texts, strict=True):

@@ -258,6 +258,7 @@ def line_chart(
     styles: Mapping[str, LineStyle] | None = None,
     include: Sequence[float] = (),
     deviations: Mapping[str, Sequence[float]] | None = None,
+    within: tuple[float, float] = (-math.inf, math.inf),
     description: str = "",
 ) -> str:
     """Draw lines over a few named positions, with a legend below that never meets the lines.
@@ -272,6 +273,7 @@ def line_chart(
         styles: name -> look; None takes `default_styles`.
         include: values that the axis must contain, such as 0.
         deviations: name -> (T,) half lengths of error bars; none where not finite.
+        within: what a value can be: error bars end there. (A value of 99 ± 2 % must not make an axis up to 120.)
         description: for readers who cannot see the chart; "" makes one from the labels.
 
     Returns:
@@ -282,7 +284,10 @@ def line_chart(
             raise ValueError(f"series {name!r} has {len(values)} values for {len(x_labels)} positions")
     styles = default_styles(list(series)) if styles is None else styles
     bars = {name: list((deviations or {}).get(name, [math.nan] * len(x_labels))) for name in series}
-    known = [end for name, values in series.items() for end in _ends(values, bars[name])]
+    known = [v for values in series.values() for v in values if math.isfinite(v)]
+    known += [
+        end for name, values in series.items() for ends in _ends(values, bars[name], within) if ends for end in ends
+    ]
     ticks = nice_ticks(min([*known, *include]), max([*known, *include])) if known else [0.0, 1.0]
     texts = tick_text(ticks)
     left = 14 + _CHARACTER * max(3, *map(len, texts))
@@ -299,7 +304,7 @@ def line_chart(
         texts = [_value(v, d, decimals, unit) for v, d in zip(values, own, strict=True)]
         hints = [f"{name}, {place}: {text}" for place, text in zip(where, texts, strict=True)]
         pixels = [(px, y(v)) if math.isfinite(v) else None for px, v in zip(x, values, strict=True)]
-        body += _line(name, pixels, hints, styles[name], _error_bars(x, y, values, own))
+        body += _line(name, pixels, hints, styles[name], _error_bars(x, y, _ends(values, own, within)))
     label = description or f"{y_label} by {x_label or 'position'}: {', '.join(series)}"
     last = {name: _value(values[-1], bars[name][-1], decimals, unit) for name, values in series.items() if len(values)}
     drawing = _drawing(_WIDTH, _HEIGHT, label, "pd-lines", body)
@@ -359,18 +364,19 @@ def _line(
     return _titled(name, drawn + error_bars + dots, f"pd-series {style.css}")
 
 
-def _ends(values: Sequence[float], deviations: Sequence[float]) -> list[float]:
-    """Return the finite ends of what is drawn: values and their error bars."""
-    ends = [end for v, d in zip(values, deviations, strict=True) for end in (v, v - d, v + d)]
-    return [end for end in ends if math.isfinite(end)]
+def _ends(
+    values: Sequence[float], deviations: Sequence[float], within: tuple[float, float]
+) -> list[tuple[float, float] | None]:
+    """Return the ends of the error bar of each value; None where there is none."""
+    low, high = within
+    return [
+        (max(v - d, min(v, low)), min(v + d, max(v, high))) if math.isfinite(v + d) and d > 0 else None
+        for v, d in zip(values, deviations, strict=True)
+    ]
 
 
-def _error_bars(x: Sequence[float], y: Scale, values: Sequence[float], deviations: Sequence[float]) -> str:
-    return "".join(
-        error_bar(px, y(v - d), y(v + d))
-        for px, v, d in zip(x, values, deviations, strict=True)
-        if math.isfinite(v + d) and d > 0
-    )
+def _error_bars(x: Sequence[float], y: Scale, ends: Sequence[tuple[float, float] | None]) -> str:
+    return "".join(error_bar(px, y(own[0]), y(own[1])) for px, own in zip(x, ends, strict=True) if own)
 
 
 def error_bar(x: float, low: float, high: float) -> str:
@@ -458,7 +464,7 @@ class Bounds:
         return Bounds(x - half_x, x + half_x, y - half_y, y + half_y)
 
 
-_PANEL, _EDGE = 320.0, 24.0
+_PANEL, _EDGE = 320.0, 32.0
 _LAYERS: tuple[Shape, ...] = ("diamond", "circle", "triangle", "star")
 _RADII: Mapping[Shape, float] = {"circle": 4.6, "diamond": 5.6, "triangle": 6.4, "star": 7.2}
 
@@ -485,9 +491,10 @@ def scatter_panel(
     Returns:
         One `<svg>`. Its markers have the classes `pd-circle`, `pd-triangle`, `pd-star` and `pd-arrow`.
     """
-    inner = _PANEL - _EDGE - 8
+    edge = _EDGE if ticks else 8.0
+    inner = _PANEL - edge - 8
     height = inner * (bounds.top - bounds.bottom) / (bounds.right - bounds.left)
-    x = Scale(bounds.left, bounds.right, _EDGE, _EDGE + inner)
+    x = Scale(bounds.left, bounds.right, edge, edge + inner)
     y = Scale(bounds.bottom, bounds.top, 8 + height, 8)
     body = _frame(x, y, ticks=ticks)
     body += "".join(_cloud(cloud, x, y) for cloud in clouds)
@@ -499,7 +506,7 @@ def scatter_panel(
     for kind in _LAYERS:
         body += "".join(_mark(mark, x, y) for mark in marks if mark.kind == kind)
     body += "".join(_text(x(m.at[0]), y(m.at[1]) - 12, shorten(m.label, 12), "pd-name") for m in marks if m.label)
-    return _drawing(_PANEL, height + 8 + _EDGE, description, "pd-panel", body)
+    return _drawing(_PANEL, height + 8 + edge, description, "pd-panel", body)
 
 
 def _frame(x: Scale, y: Scale, *, ticks: bool = True) -> str:

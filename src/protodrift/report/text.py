@@ -8,7 +8,7 @@ from .table import columns
 
 def summary_text(document: Document) -> str:
     """Return the results table of one run as aligned lines."""
-    return results_text(summaries([document]))
+    return results_text(summaries([document])).rstrip("\n")
 
 
 def results_text(summaries: Summaries) -> str:
