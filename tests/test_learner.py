@@ -34,6 +34,7 @@ from protodrift import (
     Triplet,
 )
 from protodrift.errors import DivergedError, InputError, NothingToTrainWarning, NotLearnedError
+from protodrift.penalties import Attention
 
 QUICK = Training(epochs=1, batch_size=16, images_per_class=8)
 

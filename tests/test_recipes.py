@@ -138,7 +138,7 @@ def test_every_recipe_says_what_it_is_in_one_line(name):
 
 
 def test_an_unknown_recipe_or_method_is_answered_with_the_nearest(digits_recipe):
-    with pytest.raises(InputError, match="unknown recipe 'digit'. Did you mean 'digits'"):
+    with pytest.raises(InputError, match=r"unknown recipe 'digit'\. Did you mean 'digits'"):
         get_recipe("digit")
     with pytest.raises(InputError, match=r"no method 'E-EWC\+SCD'. Did you mean 'E-EWC\+SDC'"):
         digits_recipe.only(["E-FT", "E-EWC+SCD"])

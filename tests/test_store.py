@@ -494,7 +494,8 @@ def test_a_recipe_costs_one_training_for_each_objective_and_penalty_and_one_firs
     """All E-methods with and without SDC (and the oracle): E-FT, E-LwF, E-EWC, E-MAS; E-Joint keeps images."""
     recipe = get_recipe("digits")
     tree = Tree(recipe.stream(digits), training=recipe.training)
-    methods = {n: m for n, m in recipe.methods.items() if n.startswith("E-")}
+    # SI watches the path of its first task too, which is then its own.
+    methods = {n: m for n, m in recipe.methods.items() if n.startswith("E-") and not n.startswith("E-SI")}
     pairs = {(m.objective, m.penalties) for m in methods.values() if m.memory is None and m.schedule.train == "all"}
     assert len(pairs) == 4
     later = len(recipe.stream(digits)) - 1

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-SMALL = ("--methods", "E-FT,E-FT+SDC", "--tasks", "2", "--set", "epoch=released")
+SMALL = ("--methods", "E-FT,E-FT+SDC", "--tasks", "2", "--set", "training.epoch=released")
 
 
 @pytest.fixture
