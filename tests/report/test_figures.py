@@ -88,6 +88,14 @@ def test_rows_of_one_training_share_a_colour(results: Results) -> None:
     assert len({(style.colour, style.dash) for style in styles.values()}) == len(styles)
 
 
+def test_where_nothing_is_compensated_lines_are_solid(results: Results) -> None:
+    table = {name: results[name] for name in ("E-Fix", "E-FT", "E-Joint")}
+    assert [style.dash for style in line_styles(table).values()] == [SOLID, SOLID, DOTTED]
+    text = accuracy_curves(table)
+    assert "compensated" not in text
+    assert "Dotted: upper bound" in text
+
+
 def test_wrong_input_of_curves(results: Results) -> None:
     with pytest.raises(ValueError, match="Did you mean 'average_accuracy'"):
         accuracy_curves(results, "average_acuracy")  # type: ignore[arg-type]

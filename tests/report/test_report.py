@@ -8,19 +8,21 @@ import re
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from protodrift import pictures
+from protodrift import METHODS, pictures
 from protodrift.errors import InputError, RunError
 from protodrift.recipes.base import Recipe
 from protodrift.report import FORMATS, groups_of, read_runs, report, summaries, summary_text
-from protodrift.report.build import Run, bar_names
+from protodrift.report.build import Run, bar_names, kinds
 from protodrift.report.formats import latex_escape
 from protodrift.report.paper import paper_table, paper_tables
+from protodrift.report.table import columns
 from protodrift.runs import read_results, results_document, run
 from protodrift.stages import Network
 
@@ -272,6 +274,25 @@ def test_the_page_shows_every_figure_and_says_what_is_missing(page: str) -> None
 def test_runs_on_the_same_tasks_share_a_table(one_seed: Document, single_document: Document) -> None:
     groups = groups_of([Run("a", one_seed), Run("b", single_document), Run("c", one_seed)])
     assert [[run.label for run in group.runs] for group in groups] == [["a", "c"], ["b"]]
+
+
+def test_methods_are_drawn_with_their_like(document: Document) -> None:
+    table = summaries([document])
+    methods = {"E-FT": METHODS["E-FT"], "FT": METHODS["FT"], "Joint": METHODS["Joint"], "iCaRL": METHODS["iCaRL-NME"]}
+    made = kinds({name: replace(table["E-FT"], name=name, method=method) for name, method in methods.items()})
+    assert [list(part) for part in made.values()] == [["E-FT"], ["FT", "Joint"], ["iCaRL"]]
+
+
+def test_distances_compete_only_where_they_can_be_compared(document: Document) -> None:
+    table = summaries([document])
+    far = table["E-FT"]
+    nothing = replace(far.old_prototype_distance, mean=np.zeros(3))
+    near = {
+        name: replace(far, name=name, method=METHODS[name], old_prototype_distance=nothing)
+        for name in ("E-Fix", "FT*", "iCaRL-NME", "E-Joint")
+    }
+    (column,) = (c for c in columns({**near, "E-FT": far, "E-FT+SDC": table["E-FT+SDC"]}) if c.symbol == "distance")
+    assert column.best <= {4, 5}
 
 
 def test_one_task_makes_a_page(single_document: Document) -> None:

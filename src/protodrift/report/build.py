@@ -169,7 +169,7 @@ def sections_of(group: Group) -> tuple[list[Section], list[str]]:
         missing.append("Curves of forgetting and distance: two tasks give one number each, which the table shows.")
     sections.append(_at_the_end(table))
     both = pairs(table)
-    if both or (tasks > 2 and any(np.isfinite(one.old_prototype_distance.mean).any() for one in table.values())):
+    if both or (tasks > 2 and _with_distances(table)):
         sections.append(_distances(table, both))
     if both:
         sections.append(_confusion(both))
@@ -217,8 +217,8 @@ def _titled(title: str, figure: str, *, many: bool) -> str:
 def kinds(table: Summaries) -> dict[str, dict[str, Summary]]:
     """Return the methods by what they learn with: a chart of thirty lines cannot be read."""
     result: dict[str, dict[str, Summary]] = {
-        "Embedding networks, no old images": {},
-        "Classifying heads, no old images": {},
+        "Embedding networks": {},
+        "Classifying heads": {},
         "With exemplars": {},
     }
     embedding, heads, exemplars = result
@@ -251,8 +251,16 @@ def bar_names(table: Summaries) -> list[str]:
     return [*fixed[:1], *others[:2]] or list(table)[:3]
 
 
+def _with_distances(table: Summaries) -> dict[str, Summary]:
+    return {name: one for name, one in table.items() if np.isfinite(one.old_prototype_distance.mean).any()}
+
+
 def _distances(table: Summaries, both: Sequence[tuple[Summary, Summary]]) -> Section:
-    html = distance_curves(table) if len(next(iter(table.values())).tasks) > 2 else ""
+    html = ""
+    if len(next(iter(table.values())).tasks) > 2:
+        # One chart a kind: the features of a classifying network have a scale of their own.
+        parts = {kind: _with_distances(part) for kind, part in kinds(table).items() if _with_distances(part)}
+        html = "".join(_titled(kind, distance_curves(part), many=len(parts) > 1) for kind, part in parts.items())
     if both:
         shown = both[:PAIRS]
         top = max(float(np.nanmax([0.0, *one.prototype_distance.mean.ravel()])) for pair in shown for one in pair)

@@ -58,14 +58,9 @@ def accuracy_curves(
 
 def distance_curves(summaries: Summaries, *, said: str = "") -> str:
     """Draw the old prototypes' mean distance to their true means against the task (the bold lines of Fig. 5)."""
-    spreads = {
-        name: one.old_prototype_distance
-        for name, one in summaries.items()
-        if number_of_tasks(summaries) < 2 or np.isfinite(one.old_prototype_distance.mean).any()
-    }
+    spreads = {name: one.old_prototype_distance for name, one in summaries.items()}
     label = "distance of old prototypes to their true means"
-    shown = {name: summaries[name] for name in spreads}
-    return _curves(shown, spreads, label, include=(0.0,), unit="", decimals=3, within=(0.0, math.inf), said=said)
+    return _curves(summaries, spreads, label, include=(0.0,), unit="", decimals=3, within=(0.0, math.inf), said=said)
 
 
 def _percent(spread: Spread) -> Spread:
@@ -100,7 +95,11 @@ def _curves(
 
 
 def line_styles(summaries: Summaries) -> dict[str, svg.LineStyle]:
-    """Return a look for each method: one colour a training, the line style tells the drift estimator."""
+    """Return a look for each method: one colour a training, the line style tells the drift estimator.
+
+    Where nothing is compensated there is nothing to tell: all lines but upper bounds are solid.
+    """
+    tells = any(_is_compensated(one) for one in summaries.values())
     families: dict[object, int] = {}
     compensated: dict[object, int] = {}
     styles = {}
@@ -109,26 +108,29 @@ def line_styles(summaries: Summaries) -> dict[str, svg.LineStyle]:
         if one.is_upper_bound:
             styles[name] = svg.LineStyle(colour, svg.DOTTED)
         elif one.method.drift is None:
-            styles[name] = svg.LineStyle(colour, svg.DASHED, hollow=True)
+            styles[name] = svg.LineStyle(colour, svg.DASHED, hollow=True) if tells else svg.LineStyle(colour)
         else:  # a second estimator on the same training takes the styles that are still free
             nth = compensated[one.training] = compensated.get(one.training, -1) + 1
             styles[name] = svg.LineStyle(colour, svg.SOLID if nth == 0 else svg.DOTTED + nth)
     return styles
 
 
+def _is_compensated(one: Summary) -> bool:
+    return one.method.drift is not None and not one.is_upper_bound
+
+
 def _explain_lines(summaries: Summaries) -> str:
     rows = list(summaries.values())
+    tells = any(map(_is_compensated, rows))
     told = [
-        (any(one.method.drift is not None and not one.is_upper_bound for one in rows), "solid: prototypes compensated"),
-        (any(one.method.drift is None and not one.is_upper_bound for one in rows), "dashed: not compensated"),
+        (tells, "solid: prototypes compensated"),
+        (tells and any(one.method.drift is None and not one.is_upper_bound for one in rows), "dashed: not compensated"),
         (any(one.is_upper_bound for one in rows), "dotted: upper bound that sees old images"),
     ]
     styles = "; ".join(text for there, text in told if there)
+    styles = f" {styles[0].upper()}{styles[1:]}." if styles else ""
     bars = " Error bars: standard deviation over seeds." if has_seeds(summaries) else ""
-    return (
-        f"One colour per training. {styles[:1].upper()}{styles[1:]}.{bars} The legend gives the value after the last "
-        "task."
-    )
+    return f"One colour per training.{styles}{bars} The legend gives the value after the last task."
 
 
 # -- distance of prototypes to true means (Fig. 5) --------------------------------------------------------------------

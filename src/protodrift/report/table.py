@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..methods import Method
 from .summary import Spread, Summaries, number_of_tasks
 
 MISSING = "–"
@@ -68,8 +69,7 @@ def columns(summaries: Summaries) -> list[Column]:
     tasks = number_of_tasks(summaries)
     rows = list(summaries.values())
     competes = [not one.is_upper_bound for one in rows]
-    # A network that is never trained again (E-Fix) does not drift: its distance of 0 is no merit of its prototypes.
-    drifts = [honest and one.method.schedule.train == "all" for honest, one in zip(competes, rows, strict=True)]
+    drifts = [honest and _can_drift(one.method) for honest, one in zip(competes, rows, strict=True)]
 
     def percent(
         symbol: str, index: str, key: str, meaning: str, spreads: Sequence[Spread], task: int | None, sign: int = 1
@@ -124,6 +124,15 @@ def columns(summaries: Summaries) -> list[Column]:
             _best(distance, 3, drifts, -1),
         ),
     ]
+
+
+def _can_drift(method: Method) -> bool:
+    """Return whether the distance of its prototypes says something about them, and can be compared with others'.
+
+    A network that is never trained again (E-Fix) does not drift, with exemplars prototypes are computed anew, and the
+    features of a classifying network have a scale of their own.
+    """
+    return method.schedule.train == "all" and method.memory is None and not method.objective.classifies
 
 
 def _best(values: Sequence[float], decimals: int, competes: Sequence[bool], sign: int) -> frozenset[int]:
