@@ -23,7 +23,7 @@ lint: $(VENV)/installed-test
 
 test-slow: $(VENV)/installed-test
 	$(BIN)/python tests/browser_setup.py
-	$(BIN)/python -m pytest -q -m slow tests
+	$(BIN)/python -m pytest -q -m slow -rP tests
 
 # A stamp is newer than pyproject.toml once its install has finished: a second make does not install again, an
 # interrupted one starts over.

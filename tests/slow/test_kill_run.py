@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from .watching import Progress, Running, drafts, epochs, progress, results, stages, tensors
 
 from protodrift.store import list_stages
+
+from .watching import Progress, Running, drafts, epochs, progress, results, stages, tensors
 
 pytestmark = pytest.mark.slow
 

@@ -84,9 +84,10 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     if args.tasks is not None:
         settings["tasks"] = str(args.tasks)
-    recipe = with_settings(get_recipe(args.recipe), settings)
+    recipe = get_recipe(args.recipe)
     if args.methods:
         recipe = recipe.only([name.strip() for name in args.methods.split(",")])
+    recipe = with_settings(recipe, settings)  # after the choice: a name must be clear among the methods that run
     out = args.out or Path("runs") / recipe.name
     command = "protodrift " + shlex.join(sys.argv[1:])
     with reporting() as reporter:
