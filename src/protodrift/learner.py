@@ -36,7 +36,7 @@ from .trainer import Trained, Training, advance
 Self = TypeVar("Self", bound="IncrementalClassifier")
 
 DEFAULT_TRAINING = Training(epochs=10, learning_rate=3e-4, later_learning_rate=3e-5)
-"""For networks from random weights. A later rate as large as the first one forgets more than drift compensation can mend
+"""For networks from random weights. A later rate as large as the first one forgets more than drift compensation mends
 (measured in `results/defaults.md`)."""
 
 _FIXED = ("backbone", "embedding_dim", "normalise", "objective")
