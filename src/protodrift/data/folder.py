@@ -70,9 +70,8 @@ def read_image(path: str | Path, size: int) -> np.ndarray:
     """
     try:
         with Image.open(path) as image:
-            image = ImageOps.exif_transpose(image)
-            rgb = to_rgb(image)
-            fitted = ImageOps.fit(rgb, (size, size), method=Image.Resampling.BILINEAR)
+            upright = to_rgb(ImageOps.exif_transpose(image))
+            fitted = ImageOps.fit(upright, (size, size), method=Image.Resampling.BILINEAR)
             return np.asarray(fitted, dtype=np.uint8)
     except FileNotFoundError:
         raise InputError(f"there is no image {path}.") from None
