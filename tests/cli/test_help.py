@@ -16,9 +16,7 @@ HEAVY = ("torch", "numpy", "sklearn", "PIL", "safetensors", "rich", "pytorch_met
 
 
 def verbs() -> list[str]:
-    (action,) = [action for action in parser()._actions if action.dest == "==SUPPRESS=="] or [
-        action for action in parser()._actions if hasattr(action, "choices") and isinstance(action.choices, dict)
-    ]
+    (action,) = (action for action in parser()._actions if isinstance(action.choices, dict))
     return sorted(action.choices)
 
 
