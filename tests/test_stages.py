@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from protodrift import (
     EWC,
@@ -144,3 +145,16 @@ def test_on_digits_sdc_brings_old_prototypes_nearer_to_the_true_means_over_five_
         none.append(results["E-FT"].old_prototype_distance[-1])
         compensated.append(results["E-FT+SDC"].old_prototype_distance[-1])
     assert np.mean(compensated) < np.mean(none)
+
+
+def test_a_weight_file_is_known_by_its_content(stream, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    state = make(stream).trained(Method(OBJECTIVE), 0).network.backbone.state_dict()
+    keys = []
+    for scale in (1, 1, 2):
+        save_file({name: (value * scale).contiguous() for name, value in state.items()}, path)
+        tree = Tree(stream, network=Network(embedding_dim=32, weights=str(path)), training=FAST)
+        keys.append(tree._root_key(Method(OBJECTIVE)))
+    assert keys[0] == keys[1] != keys[2]
+    with pytest.raises(InputError, match="cannot be read"):
+        Tree(stream, network=Network(weights=str(tmp_path / "missing.pth")))

@@ -250,6 +250,8 @@ class Tree:
         self._tasks = list(stream)
         self._fingerprints = [(fingerprint(task.data), fingerprint(task.test)) for task in self._tasks]  # type: ignore[arg-type]
         self._memory: OrderedDict[str, _Held] = OrderedDict()
+        self._elapsed = 0.0  # time spent in all stages so far
+        self._weights = None if network.weights is None else _file_digest(network.weights)
 
     # -- what there is to ask ------------------------------------------------------------------------------------
 
@@ -335,7 +337,7 @@ class Tree:
     def _root_key(self, method: Method) -> str:
         options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalise)
         identity = {
-            "network": {**encode(self.network), **options},
+            "network": {**encode(self.network), **options, "weights": self._weights},
             "seed": self.seed,
             "data": self._fingerprints[0][0],
             "device": self.device,
@@ -415,12 +417,12 @@ class Tree:
 
     def _computed(self, kind: str, key: str, codec: _Codec, compute: Callable[[], T]) -> _Held:
         # A stage computes its parents first, inside `compute`: their time is theirs.
-        inner = self._inner = getattr(self, "_inner", 0.0)
+        before = self._elapsed
         started = time.perf_counter()
         value = compute()
         total = time.perf_counter() - started
-        seconds = total - (self._inner - inner)
-        self._inner = inner + total
+        seconds = total - (self._elapsed - before)
+        self._elapsed = before + total
         self.computed[kind] += 1
         self.reporter.done(kind)
         if self.store is not None:
@@ -694,6 +696,18 @@ def fingerprint(examples: Examples) -> str:
     """Return a hash of images and labels."""
     digest = hashlib.sha256(repr((tuple(examples.images.shape), str(examples.images.dtype), examples.labels)).encode())
     digest.update(examples.images.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _file_digest(path: str) -> str:
+    """Return the hash of a weight file's content: the same path can hold other weights tomorrow."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise InputError(f"the weight file {path} cannot be read: {error.strerror or error}.") from None
     return digest.hexdigest()
 
 

@@ -14,6 +14,8 @@ examples:
   protodrift run digits --set sigma=0.2 --set training.epochs=4 --out runs/sigma0.2
   protodrift run folder --data photos --tasks 6               any folder of class folders
 
+results.json holds what the last command named; stages of earlier commands are reused, so another method or seed is
+cheap to add.
 A run that was interrupted, by Ctrl-C, a crash or a power cut, goes on where it stopped: type the same command again.
 """
 
