@@ -18,23 +18,37 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Angular": "objectives",
+    "Attention": "penalties",
     "Contrastive": "objectives",
+    "CosineHeads": "objectives",
     "CropFlip": "data",
     "Dataset": "data",
     "EWC": "penalties",
     "Everything": "memory",
+    "ExpertGate": "readouts",
+    "Herding": "memory",
     "IncrementalClassifier": "learner",
+    "LessForget": "penalties",
     "LwF": "penalties",
     "MAS": "penalties",
     "METHODS": "methods",
+    "MarginRanking": "penalties",
+    "MaxOverClasses": "readouts",
+    "MaxOverHeads": "readouts",
     "Method": "methods",
     "MetricLoss": "objectives",
     "MultiSimilarity": "objectives",
     "NearestClassMean": "readouts",
+    "NearestExemplarMean": "readouts",
     "Oracle": "drift",
     "Prototypes": "prototypes",
+    "REWC": "penalties",
     "SDC": "drift",
+    "SI": "penalties",
     "Schedule": "methods",
+    "SigmoidHeads": "objectives",
+    "Softmax": "objectives",
+    "StreamingLDA": "readouts",
     "Task": "tasks",
     "TaskStream": "tasks",
     "Training": "trainer",
@@ -52,19 +66,33 @@ if TYPE_CHECKING:
     from .drift import semantic_drift as semantic_drift
     from .learner import IncrementalClassifier as IncrementalClassifier
     from .memory import Everything as Everything
+    from .memory import Herding as Herding
     from .methods import METHODS as METHODS
     from .methods import Method as Method
     from .methods import Schedule as Schedule
     from .objectives import Angular as Angular
     from .objectives import Contrastive as Contrastive
+    from .objectives import CosineHeads as CosineHeads
     from .objectives import MetricLoss as MetricLoss
     from .objectives import MultiSimilarity as MultiSimilarity
+    from .objectives import SigmoidHeads as SigmoidHeads
+    from .objectives import Softmax as Softmax
     from .objectives import Triplet as Triplet
     from .penalties import EWC as EWC
     from .penalties import MAS as MAS
+    from .penalties import REWC as REWC
+    from .penalties import SI as SI
+    from .penalties import Attention as Attention
+    from .penalties import LessForget as LessForget
     from .penalties import LwF as LwF
+    from .penalties import MarginRanking as MarginRanking
     from .prototypes import Prototypes as Prototypes
+    from .readouts import ExpertGate as ExpertGate
+    from .readouts import MaxOverClasses as MaxOverClasses
+    from .readouts import MaxOverHeads as MaxOverHeads
     from .readouts import NearestClassMean as NearestClassMean
+    from .readouts import NearestExemplarMean as NearestExemplarMean
+    from .readouts import StreamingLDA as StreamingLDA
     from .tasks import Task as Task
     from .tasks import TaskStream as TaskStream
     from .trainer import Training as Training
