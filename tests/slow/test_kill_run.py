@@ -95,7 +95,7 @@ class Witness:
         self.undisturbed = undisturbed
         self.hit: Counter[str] = Counter()
         self.with_epochs = self.resumed = self.half_written = 0
-        self._kept: dict[str, bytes] = {}
+        self._kept: dict[str, str] = {}
 
     def after_kill(self, out: Path) -> str:
         done = stages(out)

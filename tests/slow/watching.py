@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import subprocess
@@ -113,6 +114,7 @@ def results(out: Path) -> Any:
     return {key: value for key, value in document.items() if key not in ("command", "environment")}
 
 
-def tensors(out: Path) -> dict[str, bytes]:
-    """Every tensor file of every stage."""
-    return {str(path.relative_to(out)): path.read_bytes() for path in out.glob("stages/*/*.safetensors")}
+def tensors(out: Path) -> dict[str, str]:
+    """The sha256 of every tensor file of every finished stage; a draft that a kill left is not finished."""
+    files = [path for path in out.glob("stages/*/*.safetensors") if not path.parent.name.startswith(".")]
+    return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
