@@ -15,6 +15,12 @@ def acc():
     return matrix
 
 
+def test_an_accuracy_matrix_is_its_rows_and_nothing_above_the_diagonal(acc):
+    np.testing.assert_array_equal(metrics.accuracy_matrix([acc[k, : k + 1] for k in range(5)]), acc)
+    with pytest.raises(ValueError, match="row 2 of an accuracy matrix has 2 accuracies, got 1"):
+        metrics.accuracy_matrix([[0.9], [0.5]])
+
+
 def test_average_accuracy_is_the_mean_over_tasks(acc):
     naive = [sum(acc[k][j] for j in range(k + 1)) / (k + 1) for k in range(5)]
     assert metrics.average_accuracy(acc).tolist() == pytest.approx(naive)

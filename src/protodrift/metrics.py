@@ -36,6 +36,21 @@ def task_accuracies(y_true: Sequence[Label], y_pred: Sequence[Label], tasks: Seq
         return right / total
 
 
+def accuracy_matrix(rows: Sequence[Sequence[float] | Array]) -> Array:
+    """Return a[k, j], (T, T), from its rows: after task k, the accuracy on each of the tasks up to k; NaN above.
+
+    >>> accuracy_matrix([[0.9], [0.5, 0.7]])
+    array([[0.9, nan],
+           [0.5, 0.7]])
+    """
+    acc = np.full((len(rows), len(rows)), np.nan)
+    for k, row in enumerate(rows):
+        if len(row) != k + 1:
+            raise ValueError(f"row {k + 1} of an accuracy matrix has {k + 1} accuracies, got {len(row)}")
+        acc[k, : k + 1] = row
+    return acc
+
+
 def average_accuracy(acc: Array) -> Array:
     """Return A_k = 1/k sum_{j<=k} a[k, j] for every k: the mean over tasks (Sec. 3.2), (T,).
 

@@ -627,19 +627,17 @@ class Tree:
 
     def _result(self, name: str, method: Method) -> MethodResult:
         tasks, classes = len(self.stream), self.stream.classes
-        acc = np.full((tasks, tasks), np.nan)
-        distance = np.full((tasks, len(classes)), np.nan)
         results = [self.readout(method, k) for k in range(1, tasks + 1)]
-        for k, result in enumerate(results, 1):
-            acc[k - 1, :k] = result.accuracies
-            distance[k - 1, : len(result.distances)] = result.distances
+        distance = np.full((tasks, len(classes)), np.nan)
+        for k, result in enumerate(results):
+            distance[k, : len(result.distances)] = result.distances
         y_true = [label for k in range(1, tasks + 1) for label in self._test(k).labels]
         y_pred = [classes[row] for row in results[-1].predicted.tolist()]
         return MethodResult(
             name,
             method,
             self.seed,
-            acc,
+            metrics.accuracy_matrix([result.accuracies for result in results]),
             tuple(len(self._test(k)) for k in range(1, tasks + 1)),
             classes,
             distance,
