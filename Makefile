@@ -14,7 +14,7 @@ demo: $(VENV)/installed
 	$(BIN)/protodrift demo
 
 test: $(VENV)/installed-test lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses=auto --maxprocesses=4
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
