@@ -19,7 +19,7 @@ import json
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -70,6 +70,14 @@ class Network(Config):
     embedding_dim: int | None = 512
     normalise: bool = True
     weights: str | None = None
+
+
+@dataclass(frozen=True)
+class Closed:
+    """What penalties and memory keep after a task."""
+
+    kept: tuple[Tensors, ...]
+    memory: Examples | None
 
 
 @dataclass(frozen=True)
@@ -199,7 +207,6 @@ class _Codec:
 
     pack: Callable[[Any], Packed]
     unpack: Callable[[Packed], Any]
-    identity: dict[str, Any] = field(default_factory=dict)
 
 
 class Tree:
@@ -263,7 +270,7 @@ class Tree:
         if self._close_key(method, task) == self._train_key(method, task):
             return base
         closed = self._stage(
-            "close", self._close_key(method, task), self._close_codec(method), lambda: self._close(method, task)
+            "close", self._close_key(method, task), self._close_codec(), lambda: self._close(method, task)
         )
         return replace(base, kept=closed.kept, memory=closed.memory)
 
@@ -492,21 +499,20 @@ class Tree:
 
         return _Codec(pack, unpack)
 
-    def _close_codec(self, method: Method) -> _Codec:
-        def pack(closed: Trained) -> Packed:
+    def _close_codec(self) -> _Codec:
+        def pack(closed: Closed) -> Packed:
             tensors = {f"kept{i}": kept for i, kept in enumerate(closed.kept)}
             if closed.memory is not None:
                 assert closed.memory.ids is not None  # a stream's examples know their rows
                 tensors["memory"] = {"ids": closed.memory.ids}
             return {"kept": len(closed.kept)}, tensors
 
-        def unpack(packed: Packed) -> Trained:
+        def unpack(packed: Packed) -> Closed:
             data, tensors = packed
             memory = None
             if "memory" in tensors:
                 memory = self.stream.dataset.train.at(tensors["memory"]["ids"])
-            kept = tuple(tensors[f"kept{i}"] for i in range(data["kept"]))
-            return Trained(None, (), kept, memory)  # type: ignore[arg-type]
+            return Closed(tuple(tensors[f"kept{i}"] for i in range(data["kept"])), memory)
 
         return _Codec(pack, unpack)
 
@@ -535,11 +541,10 @@ class Tree:
         # Other penalties' states are not needed any more, and the first task may be shared by other methods.
         return replace(trained, kept=(), memory=None, running=trained.running if following else ())
 
-    def _close(self, method: Method, task: int) -> Trained:
-        new = self._tasks[task - 1].data
-        return close_task(
-            self._network(method, task), self._before(method, task), new, task=task, method=method, seed=self.seed
-        )
+    def _close(self, method: Method, task: int) -> Closed:
+        new, before = self._tasks[task - 1].data, self._before(method, task)
+        closed = close_task(self._network(method, task), before, new, task=task, method=method, seed=self.seed)
+        return Closed(closed.kept, closed.memory)
 
     def _embed(self, method: Method, task: int) -> Embeddings:
         trained = self.trained(method, task)
