@@ -41,8 +41,8 @@ class LessForget(_Rebalance):
     Sec. 3.3), so that the two keep their relation.
 
     Args:
-        gamma: lambda_base; 5 for CIFAR-100 and 10 for ImageNet in the paper. The square root adapts it to each task:
-            the more old classes there are for each new one, the more there is to hold.
+        gamma: lambda_base; 5 for CIFAR-100 and 10 for ImageNet in the authors' scripts. The square root adapts it to
+            each task: the more old classes there are for each new one, the more there is to hold.
     """
 
     gamma: float = 5.0
@@ -74,9 +74,9 @@ class MarginRanking(_Rebalance):
     the images of old classes in the batch, 0 if there are none.
 
     Args:
-        gamma: trade-off; 1 in the paper.
-        margin: m; 0.5 in the paper.
-        negatives: K; 2 in the paper. A task of fewer classes has fewer.
+        gamma: trade-off; 1 in the authors' scripts.
+        margin: m; 0.5 in the authors' scripts.
+        negatives: K; 2 in the authors' scripts. A task of fewer classes has fewer.
         reading: "paper": the sum over k; "released": the mean over k, as the paper's code computes it.
     """
 

@@ -24,12 +24,13 @@ class ExpertGate(Readout):
     task to make er_t = |x - x'|^2 small. The gate's confidence is p_t = softmax_t(-er_t / temperature).
 
     Every expert starts from the initial network (`Schedule(start="initial")`); the paper's starts from the expert of
-    the most related task, which transfers more and chooses the same.
+    the most related task, which transfers more.
 
     Args:
-        hidden: code size; 100 in the paper. It is at most half the features, or nothing would have to be left out.
-        temperature: of the confidence; 2 in the paper.
-        epochs, learning_rate: of the gate's training (Adam, batches of 32). The paper does not print them.
+        hidden: code size, at most half the features, or nothing would have to be left out. Its default and that of the
+            temperature are not checked against the paper.
+        temperature: of the confidence.
+        epochs, learning_rate: of the gate's training (Adam, batches of 32).
     """
 
     stores: ClassVar[str] = "a network and an autoencoder for every task"

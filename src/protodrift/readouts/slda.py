@@ -24,7 +24,7 @@ class StreamingLDA(Readout):
     in `Schedule(train="first")`: a network that moves leaves the older share of Sigma behind.
 
     Args:
-        shrinkage: eps; 1e-4 in the paper.
+        shrinkage: eps; 1e-4, the value ports of SLDA use (not checked against the paper).
     """
 
     stores: ClassVar[str] = "a prototype for every class, and one covariance"
