@@ -181,7 +181,7 @@ def test_predict_of_nothing_is_refused(two_clouds):
         ({"device": "gpu"}, "device 'gpu' cannot be used here.*Use device='cpu'"),
         ({"training": 30}, r"training must be a Training object, e.g. Training\(epochs=30\); got 30"),
         ({"training": Training}, "training must be a Training object"),
-        ({"augment": "crop"}, "augment must be 'auto', None or a CropFlip object; got 'crop'"),
+        ({"augment": "crop"}, "augment must be 'auto', None or an Augmentation such as CropFlip\\(\\); got 'crop'"),
         ({"weights": "/nowhere/resnet.pth"}, "there is no weight file /nowhere/resnet.pth"),
         ({"objective": "triplet"}, "objective must be .*; got 'triplet'"),
         ({"objective": Triplet}, r"for example objective=Triplet\(\)"),

@@ -5,6 +5,7 @@ import pytest
 import sklearn.metrics
 
 from protodrift import metrics
+from protodrift.metrics import auroc, expected_calibration_error, mean_average_precision, recall_at
 
 
 @pytest.fixture
@@ -76,3 +77,42 @@ def test_wrong_shapes_are_refused():
         metrics.average_accuracy(np.zeros((2, 3)))
     with pytest.raises(ValueError, match="2 true labels but 1"):
         metrics.confusion_matrix(["a", "b"], ["a"], ["a", "b"])
+
+
+def test_auroc_and_calibration_error_against_others():
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.RandomState(0)
+    positive, negative = rng.randint(0, 20, 70) + 2.0, rng.randint(0, 20, 50) * 1.0  # with ties
+    truth = np.repeat([1, 0], [70, 50])
+    assert auroc(positive, negative) == pytest.approx(roc_auc_score(truth, np.concatenate([positive, negative])))
+    assert np.isnan(auroc(positive, np.array([])))
+    confidence = rng.rand(200)
+    right = rng.rand(200) < confidence**2
+    total = 0.0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            total += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
+    assert expected_calibration_error(confidence, right) == pytest.approx(total)
+
+
+def test_retrieval_against_scikit_learn():
+    from sklearn.metrics import average_precision_score
+    from sklearn.neighbors import NearestNeighbors
+
+    rng = np.random.RandomState(1)
+    labels = np.array(list("aaabbbbccd"))
+    z = rng.randn(10, 3) + 100  # far from the origin, where squares cancel
+    nearest = NearestNeighbors(n_neighbors=10).fit(z).kneighbors(z)[1][:, 1:]
+    shared = [i for i in range(10) if labels[i] != "d"]
+    for k in (1, 2, 4):
+        expected = np.mean([(labels[nearest[i, :k]] == labels[i]).any() for i in shared])
+        assert recall_at(z, labels, [k])[k] == pytest.approx(expected)
+    precisions = []
+    for i in shared:
+        others = [j for j in range(10) if j != i]
+        distance = np.linalg.norm(z[others] - z[i], axis=1)
+        precisions.append(average_precision_score(labels[others] == labels[i], -distance))
+    assert mean_average_precision(z, labels) == pytest.approx(np.mean(precisions))
+    assert np.isnan(mean_average_precision(z[:2], np.array(["a", "b"])))

@@ -146,3 +146,94 @@ def test_an_unknown_recipe_or_method_is_answered_with_the_nearest(digits_recipe)
 
 def test_only_keeps_the_order_asked_for_and_each_method_once(digits_recipe):
     assert list(digits_recipe.only(["E-LwF", "E-FT", "E-LwF"]).methods) == ["E-LwF", "E-FT"]
+
+
+PAPER_RECIPES = [name for name in RECIPES if name not in ("digits", "digits-2d", "folder", "mnist-2d")]
+
+
+@pytest.mark.parametrize("name", PAPER_RECIPES)
+def test_every_experiment_of_the_paper_has_both_budgets(name):
+    paper, cpu = get_recipe(name, "paper"), get_recipe(name, "cpu")
+    assert get_recipe(name) == cpu
+    assert (paper.budget, cpu.budget) == ("paper", "cpu")
+    assert [row for row, _ in paper.rows] == [row for row, _ in cpu.rows]
+    assert decode(json.loads(json.dumps(paper.to_json()))) == paper
+    with pytest.raises(InputError, match=r"'paper'.*'cpu'"):
+        get_recipe(name, "gpu")
+
+
+def test_a_recipe_without_a_choice_says_so():
+    with pytest.raises(InputError, match="one budget only"):
+        get_recipe("digits", "paper")
+
+
+def test_the_papers_constants_are_the_papers():
+    cub, flowers, cars = (get_recipe(f"{name}-six", "paper") for name in ("cub200", "flowers102", "cars196"))
+    assert [(r.training.learning_rate, r.training.epochs) for r in (cub, flowers, cars)] == [
+        (1e-5, 50),
+        (1e-4, 20),
+        (1e-5, 100),
+    ]
+    cifar = get_recipe("cifar100-eleven", "paper")
+    assert (cifar.training.learning_rate, cifar.training.epochs, cifar.training.batch_size) == (1e-6, 50, 32)
+    for recipe, sigma in ((cub, 0.3), (flowers, 0.3), (cars, 0.3), (cifar, 0.2)):
+        assert {part.sigma for part in parts(recipe, SDC)} == {sigma}
+        assert recipe.methods["E-EWC"].penalties == (EWC(gamma=1e7),)
+        assert recipe.methods["E-LwF"].penalties[0].gamma == 1
+        assert recipe.methods["E-MAS"].penalties[0].gamma == 1e6
+        assert recipe.network.embedding_dim == 512
+    assert {m.schedule.batch_norm for m in cifar.methods.values()} == {"frozen"}
+    assert {m.schedule.batch_norm for m in cub.methods.values()} == {"train"}
+
+
+def test_a_recipe_has_every_row_of_its_table():
+    from protodrift.report.paper import paper_table
+
+    for name in RECIPES:
+        recipe = get_recipe(name)
+        table = paper_table(recipe.table)
+        if table is not None:
+            assert set(table.rows) <= set(recipe.methods), name
+
+
+def test_views_belong_together():
+    recipe = get_recipe("cub200-six", "paper")
+    assert (recipe.stored_size, recipe.fit, recipe.augment.size, recipe.seen_network.crop) == (256, "squash", 224, 224)
+    small = with_settings(recipe, {"size": "112"})
+    assert (small.stored_size, small.augment.size, small.seen_network.crop) == (128, 112, 112)
+    released = with_settings(recipe, {"view": "released"})
+    assert (released.fit, type(released.augment).__name__) == ("centre", "ResizedCropFlip")
+    cifar = get_recipe("cifar100-eleven")
+    assert (cifar.stored_size, cifar.augment.pad, cifar.seen_network.crop) == (32, 4, None)
+
+
+def test_a_warm_up_is_set_by_its_path(digits_recipe):
+    recipe = get_recipe("cifar100-eleven")
+    changed = with_settings(recipe, {"warmup.training.epochs": "3", "training.epochs": "1", "warmup.smoothing": "0.1"})
+    assert (changed.warmup.training.epochs, changed.training.epochs, changed.warmup.smoothing) == (3, 1, 0.1)
+    assert changed.classifier_training == recipe.classifier_training
+    with pytest.raises(InputError, match=r"warmup\.training\.epochs"):
+        with_settings(recipe, {"epochs": "3"})
+
+
+def test_some_classes_only(digits_recipe):
+    from protodrift.data import load_digits
+
+    dataset = load_digits()
+    recipe = with_settings(digits_recipe, {"use_classes": "6", "tasks": "3"})
+    stream = recipe.stream(dataset)
+    assert stream.classes == tuple(c for task in digits_recipe.stream(dataset).task_classes[:3] for c in task)
+    assert {label for task in stream for label in task.test.labels} == set(stream.classes)
+
+
+def test_validation_images_come_from_the_training_images(digits_recipe):
+    from protodrift import runs
+
+    whole = runs.load_data(digits_recipe, None)
+    held = runs.load_data(with_settings(digits_recipe, {"validation": "0.2"}), None)
+    seen = {image.numpy().tobytes() for image in whole.train.images}
+    assert all(image.numpy().tobytes() in seen for image in held.test.images)
+    assert len(held.train) + len(held.test) == len(whole.train)
+    assert not {image.numpy().tobytes() for image in held.train.images} & {
+        image.numpy().tobytes() for image in held.test.images
+    }

@@ -158,3 +158,23 @@ def test_a_weight_file_is_known_by_its_content(stream, tmp_path):
     assert keys[0] == keys[1] != keys[2]
     with pytest.raises(InputError, match="cannot be read"):
         Tree(stream, network=Network(weights=str(tmp_path / "missing.pth")))
+
+
+def test_a_learning_rate_is_part_of_the_tasks_it_trains_only(stream):
+    def keys(first, later):
+        training = Training(epochs=1, learning_rate=first, later_learning_rate=later)
+        made = Tree(stream, network=Network(embedding_dim=32), training=training)
+        return [made._train_key(Method(OBJECTIVE), t) for t in (1, 2)]
+
+    one, other = keys(3e-4, 1e-5), keys(3e-4, 1e-6)
+    assert one[0] == other[0]  # the first task is shared by a search for the later rate
+    assert one[1] != other[1]
+    assert keys(1e-4, 1e-5)[0] != one[0]
+    assert keys(3e-4, None) == keys(3e-4, 3e-4)
+
+
+def test_embeddings_do_not_depend_on_what_penalties_measured_after_the_task(stream):
+    made = make(stream)
+    plain, held = Method(OBJECTIVE), Method(OBJECTIVE, EWC())
+    assert made._embed_key(plain, 1) == made._embed_key(held, 1)
+    assert made._embed_key(plain, 2) != made._embed_key(held, 2)

@@ -43,6 +43,8 @@ _HOMES = {
     "Oracle": "drift",
     "Prototypes": "prototypes",
     "REWC": "penalties",
+    "RandomCropFlip": "data",
+    "ResizedCropFlip": "data",
     "SDC": "drift",
     "SI": "penalties",
     "Schedule": "methods",
@@ -54,6 +56,7 @@ _HOMES = {
     "Training": "trainer",
     "Triplet": "objectives",
     "semantic_drift": "drift",
+    "transport": "vectors",
 }
 
 __all__ = [*_HOMES, "__version__"]
@@ -61,6 +64,8 @@ __all__ = [*_HOMES, "__version__"]
 if TYPE_CHECKING:
     from .data import CropFlip as CropFlip
     from .data import Dataset as Dataset
+    from .data import RandomCropFlip as RandomCropFlip
+    from .data import ResizedCropFlip as ResizedCropFlip
     from .drift import SDC as SDC
     from .drift import Oracle as Oracle
     from .drift import semantic_drift as semantic_drift
@@ -96,6 +101,7 @@ if TYPE_CHECKING:
     from .tasks import Task as Task
     from .tasks import TaskStream as TaskStream
     from .trainer import Training as Training
+    from .vectors import transport as transport
 
 
 def __getattr__(name: str) -> Any:

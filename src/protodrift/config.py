@@ -91,6 +91,9 @@ class Config:
     rules: ClassVar[Mapping[str, Rule]] = {}
     stores: ClassVar[str] = ""
     """What a method with this part has to keep between tasks, in words."""
+    added: ClassVar[frozenset[str]] = frozenset()
+    """Options younger than the first release: written only where they differ from their default, so that what was
+    stored before they came (runs, models) is still known by the same description."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -99,20 +102,22 @@ class Config:
     def __post_init__(self) -> None:
         check(type(self).__name__, self.rules, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which `from_json` makes an equal object."""
+    def to_json(self, *, complete: bool = False) -> dict[str, Any]:
+        """Return a JSON-able dict from which `decode` makes an equal object; if `complete`, with every option."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        unset = {f.name for f in dataclasses.fields(self) if f.name in self.added and values[f.name] == f.default}
         return {
             "type": type(self).__name__,
-            **{f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self)},
+            **{name: encode(value, complete) for name, value in values.items() if complete or name not in unset},
         }
 
 
-def encode(value: Any) -> Any:
-    """Turn configs, tuples and plain values into what JSON can hold."""
+def encode(value: Any, complete: bool = False) -> Any:
+    """Turn configs, tuples and plain values into what JSON can hold; if `complete`, with every option."""
     if isinstance(value, Config):
-        return value.to_json()
+        return value.to_json(complete=complete)
     if isinstance(value, (tuple, list)):
-        return [encode(item) for item in value]
+        return [encode(item, complete) for item in value]
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise InputError(

@@ -46,6 +46,10 @@ class NothingToTrainWarning(UserWarning):
     """A task that gives prototypes but no training signal; the network stays as it is."""
 
 
+class SkippedImagesWarning(UserWarning):
+    """Damaged images were left out of a dataset, as was asked for."""
+
+
 def did_you_mean(name: object, choices: Iterable[object]) -> str:
     """Return the tail of an error message for an unknown `name`: the nearest choice, then all of them if they are few.
 

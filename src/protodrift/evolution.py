@@ -8,10 +8,11 @@ from .data.dataset import Examples
 from .drift import DriftReport, FittedDrift, compensate
 from .labels import sorted_labels
 from .methods import Method
-from .networks.embedder import Embedder
+from .networks.embedder import Embedder, evaluating, laid_out
 from .penalties import Tensors
 from .prototypes import Prototypes
 from .readouts import View
+from .statistics import Covariance
 
 
 def update_prototypes(
@@ -38,14 +39,15 @@ def update_prototypes(
         fitted: an estimator that knows already (the oracle); else the method's is fitted on z_old and z_new.
     """
     space = method.readout.space
+    covariance = kept_covariance(method)
     added = sorted_labels(new.labels)
     if kept is None:
-        computed = Prototypes.of(added, space(z_new), new.rows_of(added), task)
+        computed = Prototypes.of(added, space(z_new), new.rows_of(added), task, covariance)
     else:
         images, z_kept = kept
         order = [label for label in (() if old is None else old.labels) if label in set(images.labels)]
         classes = (*order, *added)
-        computed = Prototypes.of(classes, space(z_kept), images.rows_of(classes), task)
+        computed = Prototypes.of(classes, space(z_kept), images.rows_of(classes), task, covariance)
     if old is None:
         nothing = computed.means[:0]
         return computed, DriftReport((), nothing, nothing)
@@ -56,9 +58,30 @@ def update_prototypes(
     return Prototypes.joined(moved, computed), report
 
 
+def probed(
+    method: Method, network_old: Embedder, network_new: Embedder, images: torch.Tensor, old: Prototypes
+) -> FittedDrift:
+    """Return the fitted estimator of a method whose drift needs images and both networks (ADC)."""
+    assert method.drift is not None
+    device = next(network_new.parameters()).device
+    space = method.readout.space
+    with evaluating(network_old), evaluating(network_new):
+        return method.drift.probe(
+            lambda x: space(network_old(laid_out(x, device))),
+            lambda x: space(network_new(laid_out(x, device))),
+            images,
+            old.means,
+        )
+
+
+def kept_covariance(method: Method) -> Covariance | None:
+    """Return what a method keeps of every class beside its mean: what the read-out asks for, or else the drift."""
+    return method.readout.keeps or (None if method.drift is None else method.drift.keeps)
+
+
 def readout_view(z: torch.Tensor, prototypes: Prototypes, network: Embedder, kept: Tensors) -> View:
     """Return what a read-out may look at, for embeddings z by this network."""
     device = next(network.parameters()).device
     with torch.no_grad():
         logits = [part.cpu() for part in network.logits(z.to(device))]
-    return View(z, prototypes.means, logits, kept)
+    return View(z, prototypes.means, logits, kept, statistics=prototypes.statistics, counts=prototypes.counts)

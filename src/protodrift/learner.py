@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,25 +12,28 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import nn
 
-from . import saving, seeding
-from .config import check, decode, encode, flag, number, one_of, optional, whole
-from .data.arrays import InputSpec, read_images, read_labels
+from . import model_format, saving
+from .calibration import distances_to, relative_distances
+from .config import check, flag, number, one_of, optional, whole
+from .data.arrays import InputSpec, read_labels
 from .data.dataset import Examples
-from .data.transforms import CropFlip, default_augmentation
+from .data.inputs import read_inputs
+from .data.transforms import Augmentation, default_augmentation
 from .drift import SDC, Drift, DriftReport
 from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
-from .evolution import readout_view, update_prototypes
+from .evolution import readout_view
 from .labels import Label, sorted_labels
+from .learned import LearnedTask, LearnerState
+from .lesson import Lesson, check_new_classes, learn
 from .memory import Memory
 from .methods import Method, Schedule, get_method
 from .networks.build import BACKBONES, build_embedder, embedding_options
 from .networks.embedder import Embedder, embed
 from .objectives import Objective, Triplet
-from .penalties import Penalty, Tensors
+from .penalties import Penalty
 from .progress import reporting
-from .prototypes import Prototypes
 from .readouts import NearestClassMean, Readout
-from .trainer import Trained, Training, advance
+from .trainer import Checkpoint, OnProgress, Training
 
 Self = TypeVar("Self", bound="IncrementalClassifier")
 
@@ -39,13 +41,21 @@ DEFAULT_TRAINING = Training(epochs=10, learning_rate=3e-4, later_learning_rate=3
 """For networks from random weights. A later rate as large as the first one forgets more than drift compensation mends
 (measured in `results/defaults.md`)."""
 
-_FIXED = ("backbone", "embedding_dim", "normalise", "objective")
+_FIXED = ("backbone", "embedding_dim", "normalise", "crop", "objective")
 """What the first task fixes: later tasks must train the same network for the same thing."""
+
+
+def _temperature(value: Any) -> str | None:
+    return None if value == "auto" else number(above=0)(value)
+
 
 _RULES = {
     "embedding_dim": optional(whole(1)),
     "normalise": flag,
-    "temperature": number(above=0),
+    "crop": optional(whole(1)),
+    "image_size": whole(8),
+    "held_out": number(0, 0.5),
+    "temperature": _temperature,
     "channels": one_of("auto", "first", "last"),
     "random_state": whole(0),
     "verbose": flag,
@@ -53,38 +63,46 @@ _RULES = {
 
 
 @dataclass(frozen=True)
-class LearnedTask:
-    """What is remembered about a task: its classes, and how many images each had."""
-
-    classes: tuple[Label, ...]
-    images: tuple[int, ...]
-    history: tuple[dict[str, float], ...]
-    note: str
-
-
-@dataclass(frozen=True)
-class LearnerState:
-    """Everything a classifier has learned. One object, never changed, replaced in one assignment.
+class Recognised:
+    """Answers for N images over K classes.
 
     Attributes:
-        spec: what the images look like.
-        fixed: the parameters that the first task fixed.
-        penalties: the last task's penalties, whose importances and the like `trained.kept` holds.
-        trained: network, what penalties keep, memory.
-        prototypes: mu_c of all classes seen.
-        tasks: one entry a task.
-        drift: what the last task's drift compensation did; empty after the first task.
-        readout: what the read-out has learned.
+        classes: (K,) all labels.
+        best: (N,) the answer, as a position in `classes`.
+        probabilities: (N, K) confidence.
+        distances: (N, K) Euclidean distance to each prototype.
+        novelty: (N,) how far from the answer's prototype, over how far 95 % of held-out images of that class are; 0
+            where no image could be held out.
+        embeddings: (N, D) z.
     """
 
-    spec: InputSpec
-    fixed: dict[str, Any]
-    penalties: tuple[Penalty, ...]
-    trained: Trained
-    prototypes: Prototypes
-    tasks: tuple[LearnedTask, ...]
-    drift: DriftReport
-    readout: Tensors
+    classes: np.ndarray
+    best: np.ndarray
+    probabilities: np.ndarray
+    distances: np.ndarray
+    novelty: np.ndarray
+    embeddings: np.ndarray
+
+    @property
+    def unknown(self) -> np.ndarray:
+        """(N,) whether an image is far from every class."""
+        far: np.ndarray = self.novelty > 1
+        return far
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) the label of the best class, also of images that are unknown."""
+        named: np.ndarray = self.classes[self.best]
+        return named
+
+    def top(self, row: int, count: int) -> list[tuple[Label, float, float]]:
+        """Return the `count` likeliest classes of an image: label, probability, distance."""
+        order = np.argsort(-self.probabilities[row], kind="stable")
+        order = order[order != self.best[row]]  # the answer first, also among equals
+        order = np.concatenate([[self.best[row]], order])[:count]
+        return [
+            (self.classes[i].item(), float(self.probabilities[row, i]), float(self.distances[row, i])) for i in order
+        ]
 
 
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -97,14 +115,18 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Parameters
     ----------
     backbone : str or nn.Module, default="auto"
-        "resnet18", "resnet18-cifar", "resnet32", "vgg16", "convnet", "mlp", or a module that maps a batch of inputs to
-        (N, features). "auto" fits the first task's inputs.
+        "resnet18", "resnet18-cifar", "resnet32", "vgg16", "efficientnet-lite0" to "efficientnet-lite4", "convnet",
+        "mlp", or a module that maps a batch of inputs to (N, features). "auto" fits the first task's inputs.
     embedding_dim : int or None, default=512
         Size of the embedding z; None takes the backbone's features as they are.
     normalise : bool, default=True
         L2-normalise embeddings.
     weights : str, Path or None, default=None
-        A file with weights for the backbone to start from, with torchvision's names.
+        Weights for the backbone to start from: "imagenet", "pip", "hf:owner/name", "https://..." or a file with
+        torchvision's names (see `protodrift.networks.pretrained`).
+    crop : int or None, default=None
+        Side of the centre view that prototypes, drift and predictions see of larger images; random views in training
+        should have this size too, e.g. RandomCropFlip(224). None: the whole image.
     objective : Objective, default=Triplet()
         What the network is trained for.
     penalty : Penalty, sequence of Penalty or None, default=None
@@ -119,10 +141,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Which tasks train the network, and the batch-norm policy.
     training : Training, default=Training(epochs=10, learning_rate=3e-4, later_learning_rate=3e-5)
         Epochs, learning rate, batches.
-    augment : CropFlip, None or "auto", default="auto"
+    augment : Augmentation, None or "auto", default="auto"
         Random views in training; "auto": crop and flip for colour images of at least 32 x 32, none otherwise.
-    temperature : float, default=0.1
-        Of `predict_proba`: softmax of -d^2 / temperature.
+    image_size : int, default=128
+        Image files are resized and cropped to this side; where X holds arrays it says nothing.
+    held_out : float, default=0
+        Share of each new class (of five images or more) that the network is not trained on, so that confidence can be
+        measured on it. It still counts in the prototypes.
+    temperature : float or "auto", default=0.1
+        Of `predict_proba`: softmax of scores (-d^2) / temperature. "auto": the one measured when a class was learned.
     channels : {"auto", "first", "last"}, default="auto"
         Where the channel axis of four-dimensional X is.
     random_state : int, default=0
@@ -172,6 +199,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         embedding_dim: int | None = 512,
         normalise: bool = True,
         weights: str | Path | None = None,
+        crop: int | None = None,
         objective: Objective = Triplet(),
         penalty: Penalty | Sequence[Penalty] | None = None,
         memory: Memory | None = None,
@@ -179,8 +207,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         readout: Readout = NearestClassMean(),
         schedule: Schedule = Schedule(),
         training: Training = DEFAULT_TRAINING,
-        augment: CropFlip | str | None = "auto",
-        temperature: float = 0.1,
+        augment: Augmentation | str | None = "auto",
+        image_size: int = 128,
+        held_out: float = 0.0,
+        temperature: float | str = 0.1,
         channels: str = "auto",
         random_state: int = 0,
         device: str = "cpu",
@@ -190,6 +220,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.embedding_dim = embedding_dim
         self.normalise = normalise
         self.weights = weights
+        self.crop = crop
         self.objective = objective
         self.penalty = penalty
         self.memory = memory
@@ -198,6 +229,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.schedule = schedule
         self.training = training
         self.augment = augment
+        self.image_size = image_size
+        self.held_out = held_out
         self.temperature = temperature
         self.channels = channels
         self.random_state = random_state
@@ -225,77 +258,93 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def fit(self: Self, X: Any, y: Any) -> Self:
+    def fit(self: Self, X: Any, y: Any = None) -> Self:
         """Forget everything and learn one task."""
         self.state_ = self._learn(None, X, y)
         return self
 
-    def partial_fit(self: Self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self: Self, X: Any, y: Any = None, classes: Any = None, *, known: str = "error") -> Self:
         """Learn one task of new classes.
 
         Args:
-            X: (N, H, W), (N, H, W, C), (N, C, H, W) images, uint8 or float, or (N, D) feature vectors.
+            X: (N, H, W), (N, H, W, C), (N, C, H, W) images, uint8 or float; (N, D) feature vectors; N paths of image
+                files; or a PyTorch dataset of (image, label) pairs, and no y.
             y: N labels, all str or all int; none of them learned before.
             classes: accepted for scikit-learn's sake and not required: classes that come later are the point.
+            known: what to do with images of classes that were learned before: "error"; "skip" them; "refresh": let them
+                train along, and merge them into the moved prototype, weighted by counts.
 
         Raises:
             InputError: for anything that cannot be used. The classifier is what it was.
             DivergedError: if training met a loss that is not finite. The classifier is what it was.
         """
-        self.state_ = self._learn(getattr(self, "state_", None), X, y, announced=classes)
+        check(type(self).__name__, {"known": one_of("error", "skip", "refresh")}, {"known": known})
+        self.state_ = self._learn(getattr(self, "state_", None), X, y, announced=classes, known=known)
         return self
 
-    def _learn(self, state: LearnerState | None, X: Any, y: Any, announced: Any = None) -> LearnerState:
-        method = self._validated_method()
-        images, spec = read_images(X, spec=None if state is None else state.spec, channels=self.channels)
-        new = Examples(images, read_labels(y, len(images)))
-        fixed = {name: getattr(self, name) for name in _FIXED}
-        classes = sorted_labels(new.labels)
+    def _learn(
+        self, state: LearnerState | None, X: Any, y: Any, announced: Any = None, known: str = "error"
+    ) -> LearnerState:
+        self._validated_method()  # before anything large is read
+        images, y, spec = self._read(X, y, None if state is None else state.spec)
+        examples = Examples(images, read_labels(y, len(images)))
         if announced is not None:
             listed = set(read_labels(announced, np.size(announced)))
-            surprise = [label for label in classes if label not in listed]
+            surprise = [label for label in sorted_labels(examples.labels) if label not in listed]
             if surprise:
                 raise InputError(f"y holds class {surprise[0]!r}, which classes=... does not list. Add it, or drop it.")
-        if state is None:
-            trained = Trained(self._initial_network(spec, new))
-        else:
-            _check_new_classes(state, classes)
+        if state is not None:
+            check_new_classes(state, sorted_labels(examples.labels), known)
+            if known == "skip":
+                examples = examples.of_classes(set(examples.labels) - set(state.prototypes.labels))
+                if not len(examples):
+                    return state
+        return self.learned_from(state, spec, examples)
+
+    def _read(self, X: Any, y: Any, spec: InputSpec | None) -> tuple[torch.Tensor, Any, InputSpec]:
+        return read_inputs(X, y, spec=spec, channels=self.channels, size=self.image_size)
+
+    def learned_from(
+        self,
+        state: LearnerState | None,
+        spec: InputSpec,
+        examples: Examples,
+        *,
+        on_progress: OnProgress | None = None,
+        checkpoint: Checkpoint | None = None,
+        source: str = "",
+    ) -> LearnerState:
+        """Return what is known after one more task, with this classifier's parameters; the classifier does not change.
+
+        Args:
+            state: what was known before, or None.
+            spec, examples: the images, read and checked. Classes that are known already are refreshed.
+            on_progress: called after every epoch; None: shown if `verbose`.
+            checkpoint: keeps the last finished epoch; a training that was interrupted goes on from there.
+            source: where the images come from, in a word.
+        """
+        method = self._validated_method()
+        fixed = {name: getattr(self, name) for name in _FIXED}
+        if state is not None:
             _check_fixed(state, fixed)
-            trained = replace(state.trained, kept=_kept_for(method.penalties, state))
         task = 1 if state is None else len(state.tasks) + 1
-        with reporting(self.verbose) as reporter, reporter.training(method, task) as on_progress:
-            trained_now = advance(
-                trained,
-                new,
-                task=task,
-                method=method,
-                training=self.training,
-                augment=default_augmentation(spec) if self.augment == "auto" else self.augment,  # type: ignore[arg-type]
-                seed=self.random_state,
-                on_progress=on_progress,
+        with (
+            reporting(self.verbose and on_progress is None) as reporter,
+            reporter.training(method, task) as shown,
+        ):
+            lesson = Lesson(
+                method,
+                self.training,
+                default_augmentation(spec) if self.augment == "auto" else self.augment,  # type: ignore[arg-type]
+                self.random_state,
+                fixed,
+                self.held_out,
+                lambda: self._initial_network(spec, examples),
+                on_progress or shown,
+                checkpoint,
+                source,
             )
-        network, memory = trained_now.network, trained_now.memory
-        z_new = embed(network, new.images)
-        prototypes, report = update_prototypes(
-            None if state is None else state.prototypes,
-            method,
-            task=task,
-            new=new,
-            z_new=z_new,
-            z_old=None if trained.network is network else embed(trained.network, new.images),
-            kept=None if memory is None else (memory, embed(network, memory.images)),
-        )
-        learned = method.readout.learn(
-            {} if state is None else state.readout,
-            method.readout.space(z_new),
-            new.rows_of(trained_now.classes),
-            task,
-            self.random_state,
-        )
-        counts = torch.bincount(new.rows_of(classes), minlength=len(classes)).tolist()
-        record = LearnedTask(classes, tuple(counts), trained_now.history, trained_now.note)
-        tasks = (*(() if state is None else state.tasks), record)
-        return LearnerState(spec, fixed, method.penalties, trained_now, prototypes, tasks, report, learned)
+            return learn(lesson, state, spec, examples)
 
     def _initial_network(self, spec: InputSpec, first: Examples) -> Embedder:
         network = build_embedder(
@@ -304,6 +353,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             **embedding_options(self.objective, self.embedding_dim, self.normalise),
             weights=self.weights,
             seed=self.random_state,
+            crop=self.crop,
         )
         network.standardise.fit(first.images)
         return network.to(self.device).eval()
@@ -319,8 +369,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise InputError(
                 f"{name}: training must be a Training object, e.g. Training(epochs=30); got {self.training!r}."
             )
-        if not (self.augment is None or self.augment == "auto" or isinstance(self.augment, CropFlip)):
-            raise InputError(f"{name}: augment must be 'auto', None or a CropFlip object; got {self.augment!r}.")
+        if not (self.augment is None or self.augment == "auto" or isinstance(self.augment, Augmentation)):
+            raise InputError(
+                f"{name}: augment must be 'auto', None or an Augmentation such as CropFlip(); got {self.augment!r}."
+            )
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError, TypeError) as error:
@@ -365,22 +417,44 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return (N, n_classes) probabilities in the order of `classes_`: softmax of -d^2 / temperature.
 
-        Rows sum to 1. They are not calibrated: a share of nearness, not a frequency.
+        Rows sum to 1. With a temperature that was chosen they are a share of nearness, not a frequency; with
+        `temperature="auto"` they are calibrated on what was held out when the answer's class was learned.
         """
         check(type(self).__name__, {"temperature": _RULES["temperature"]}, {"temperature": self.temperature})
-        probabilities: np.ndarray = (self._scores(X).double() / self.temperature).softmax(dim=1).numpy()
+        return self._probabilities(self._scores(X))
+
+    def recognise(self, X: Any) -> Recognised:
+        """Return the answers with all that is known about them: probabilities, distances, whether they are unknown."""
+        state, z = self._learned(), self._embed(X)
+        scores = self._scores_of(z)
+        distances = distances_to(self.readout.space(z), state.prototypes.means)
+        view = readout_view(z, state.prototypes, state.trained.network, state.readout)
+        best = scores.argmax(dim=1)
+        novelty = state.calibration.novelty(best, distances, relative_distances(*self.readout.coordinates(view)))
+        return Recognised(
+            self.classes_, best.numpy(), self._probabilities(scores), distances.numpy(), novelty.numpy(), z.numpy()
+        )
+
+    def _probabilities(self, scores: torch.Tensor) -> np.ndarray:
+        if self.temperature == "auto":
+            temperature = self._learned().calibration.temperatures[scores.argmax(dim=1), None].double()
+        else:
+            temperature = torch.tensor(float(self.temperature), dtype=torch.float64)
+        probabilities: np.ndarray = (scores.double() / temperature).softmax(dim=1).numpy()
         return probabilities
 
     def _scores(self, X: Any) -> torch.Tensor:
-        state, z = self._learned(), self._embed(X)
-        readout = Method(
-            objective=self.objective, readout=self.readout
-        ).readout  # checked: it may have been set since the last task
+        return self._scores_of(self._embed(X))
+
+    def _scores_of(self, z: torch.Tensor) -> torch.Tensor:
+        state = self._learned()
+        # Checked: it may have been set since the last task.
+        readout = Method(objective=self.objective, readout=self.readout).readout
         return readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout))
 
     def _embed(self, X: Any) -> torch.Tensor:
         state = self._learned()
-        images, _ = read_images(X, spec=state.spec, channels=self.channels)
+        images, _, _ = self._read(X, None, state.spec)
         return embed(state.trained.network, images)
 
     def _learned(self) -> LearnerState:
@@ -417,12 +491,23 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     # -- saving --------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | Path, *, store_images: bool = False) -> Path:
+    def save(
+        self,
+        path: str | Path,
+        *,
+        store_images: bool = False,
+        keep: int | None = None,
+        root: bool = False,
+        holding: bool = False,
+    ) -> Path:
         """Write the model as a new version of the directory `path`; a reader sees the old or the new one, whole.
 
         Args:
             path: a directory: new, or a model that gets one more version.
             store_images: a memory keeps images of old tasks; they are written only if this is True.
+            keep: versions to keep, the newest ones; None: all.
+            root: remove all other versions: this one cannot be undone.
+            holding: the caller holds the directory's lock already.
 
         Raises:
             ModelFileError: if `path` is something else, or cannot be written. What was there before is unchanged.
@@ -433,9 +518,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 f"{type(self.memory).__name__} keeps {len(state.trained.memory)} images of old tasks. Writing them to "
                 "disk must be asked for: save(path, store_images=True)."
             )
-        params = {name: _encode_param(name, value) for name, value in self.get_params(deep=False).items()}
-        saving.write(path, {**_manifest(state), "parameters": params}, _tensors(state))
+        saving.write(path, *self.files(), holding=holding, keep=keep, root=root)
         return Path(path)
+
+    def files(self) -> tuple[dict[str, Any], model_format.Files]:
+        """Return what a saved version of this classifier consists of: its manifest, and named tensors a file."""
+        state = self._learned()
+        return model_format.manifest_of(state, self.get_params(deep=False)), model_format.tensors_of(state)
 
     @classmethod
     def load(cls: type[Self], path: str | Path, **params: Any) -> Self:
@@ -449,11 +538,17 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Raises:
             ModelFileError: if it is missing, damaged, tampered with, or of a newer format.
         """
-        saved = saving.read(path)
+        return cls.from_saved(saving.read(path), path, **params)
+
+    @classmethod
+    def from_saved(cls: type[Self], saved: saving.Saved, path: str | Path, **params: Any) -> Self:
+        """Return the classifier of a version that was read; as `load`."""
         try:
-            clf = cls(**_decode_params(cls, saved.manifest["parameters"], params))
+            saved = model_format.migrated(saved)
+            _check_names(cls, params)
+            clf = cls(**model_format.decode_params(saved.manifest["parameters"], params))
             clf._validated_method()
-            clf.state_ = _restore(clf, saved)
+            clf.state_ = model_format.restored(clf, saved)
         except ModelFileError:
             raise
         except KeyError as error:
@@ -470,21 +565,6 @@ def _check_names(cls: type[IncrementalClassifier], params: dict[str, Any]) -> No
             raise InputError(f"{cls.__name__} has no parameter {name!r}. {did_you_mean(name, known)}")
 
 
-def _check_new_classes(state: LearnerState, classes: tuple[Label, ...]) -> None:
-    known = {label: t for t, task in enumerate(state.tasks, 1) for label in task.classes}
-    if type(next(iter(known))) is not type(classes[0]):
-        raise InputError(
-            f"labels mix int and str: earlier tasks had {next(iter(known))!r}, this one has {classes[0]!r}. Use one "
-            "kind: 1 and '1' would be two classes."
-        )
-    for label in classes:
-        if label in known:
-            raise InputError(
-                f"class {label!r} was learned in task {known[label]}; tasks must not share classes. Drop it, or "
-                "start a new model."
-            )
-
-
 def _check_fixed(state: LearnerState, fixed: dict[str, Any]) -> None:
     for name, value in fixed.items():
         if value is not state.fixed[name] and value != state.fixed[name]:
@@ -492,171 +572,3 @@ def _check_fixed(state: LearnerState, fixed: dict[str, Any]) -> None:
                 f"{name} was {state.fixed[name]!r} when this model learned its first task and is {value!r} now. It "
                 "cannot change between tasks: set it back, or start a new model."
             )
-
-
-def _kept_for(penalties: tuple[Penalty, ...], state: LearnerState) -> tuple[Tensors, ...]:
-    """Return for each penalty what the same one kept after the last task; another one's importances mean other things.
-
-    Only gamma may differ: it weighs what was measured.
-    """
-
-    def measured(penalty: Penalty) -> dict[str, Any]:
-        return {**penalty.to_json(), "gamma": None}
-
-    # `kept` is empty when no task could train yet.
-    kept = [(measured(old), tensors) for old, tensors in zip(state.penalties, state.trained.kept, strict=False)]
-    return tuple(next((t for old, t in kept if old == measured(penalty)), {}) for penalty in penalties)
-
-
-# -- between state and files -----------------------------------------------------------------------------------------
-
-
-def _encode_param(name: str, value: Any) -> Any:
-    if isinstance(value, (Path, torch.device)):
-        return str(value)
-    try:
-        return encode(value)
-    except InputError:  # a module or a loss of the user's: only its name can be kept
-        return {"type": "given by the user", "name": type(value).__name__}
-
-
-def _decode_params(cls: type[IncrementalClassifier], saved: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    _check_names(cls, given)
-    result = {}
-    for name, value in saved.items():
-        if name in given:
-            continue
-        if isinstance(value, dict) and value.get("type") == "given by the user":
-            raise InputError(
-                f"its {name} is one of yours ({value.get('name')}), which cannot be stored. Pass it again: "
-                f"load(path, {name}=...)."
-            )
-        result[name] = decode(value)
-    return {**result, **given}
-
-
-def _manifest(state: LearnerState) -> dict[str, Any]:
-    from . import __version__
-
-    return {
-        "made_with": {"protodrift": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "input": state.spec.to_json(),
-        "fixed": {name: _encode_param(name, value) for name, value in state.fixed.items()},
-        "labels": list(state.prototypes.labels),
-        "tasks": [
-            {
-                "classes": list(task.classes),
-                "images": list(task.images),
-                "history": list(task.history),
-                "note": task.note,
-            }
-            for task in state.tasks
-        ],
-        "last_task": {"history": list(state.trained.history), "note": state.trained.note},
-        "penalties": encode(state.penalties),
-        "kept": len(state.trained.kept),
-        "drift_labels": list(state.drift.labels),
-        "memory_labels": None if state.trained.memory is None else list(state.trained.memory.labels),
-    }
-
-
-def _tensors(state: LearnerState) -> dict[str, saving.Tensors]:
-    drift = {"before": state.drift.before, "after": state.drift.after}
-    drift.update({f"diagnostics.{name}": value for name, value in state.drift.diagnostics.items()})
-    prototypes = state.prototypes
-    result = {
-        "network": dict(state.trained.network.state_dict()),
-        "prototypes": {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks},
-        "drift": drift,
-        "readout": state.readout,
-    }
-    for i, kept in enumerate(state.trained.kept):
-        result[f"penalty{i}"] = kept
-    if state.trained.memory is not None:
-        result["memory"] = {"images": state.trained.memory.images}
-    return result
-
-
-def _restore(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
-    manifest, tensors = saved.manifest, saved.tensors
-    spec = InputSpec.from_json(manifest["input"])
-    fixed = {
-        # An object of the user's was passed again just now; everything else is what the first task had.
-        name: getattr(clf, name)
-        if isinstance(value, dict) and value.get("type") == "given by the user"
-        else decode(value)
-        for name, value in manifest["fixed"].items()
-    }
-    objective = fixed["objective"]
-    network = build_embedder(
-        fixed["backbone"], spec, **embedding_options(objective, fixed["embedding_dim"], fixed["normalise"]), seed=0
-    )
-    with seeding.global_seed(0):  # the heads' first weights are drawn, only to be replaced
-        for task in manifest["tasks"]:
-            objective.grow(network, len(task["classes"]))
-    network.load_state_dict(tensors["network"], strict=True)
-    network = network.to(clf.device).eval()
-    labels = tuple(manifest["labels"])
-    means, counts, tasks = (tensors["prototypes"][name] for name in ("means", "counts", "tasks"))
-    learned = tuple(
-        LearnedTask(tuple(t["classes"]), tuple(t["images"]), tuple(t["history"]), t["note"]) for t in manifest["tasks"]
-    )
-    _check_consistent(labels, learned, means, counts, tasks, network)
-    diagnostics = {
-        name.removeprefix("diagnostics."): value
-        for name, value in tensors["drift"].items()
-        if name.startswith("diagnostics.")
-    }
-    drift = DriftReport(
-        tuple(manifest["drift_labels"]), tensors["drift"]["before"], tensors["drift"]["after"], diagnostics
-    )
-    memory = None
-    if manifest["memory_labels"] is not None:
-        memory = Examples(tensors["memory"]["images"], tuple(manifest["memory_labels"]))
-    kept = tuple(tensors[f"penalty{i}"] for i in range(manifest["kept"]))
-    last = manifest["last_task"]
-    trained = Trained(network, labels, kept, memory, tuple(last["history"]), last["note"])
-    _check_belonging(spec, trained, drift, labels)
-    prototypes = Prototypes(labels, means, counts, tasks)
-    penalties = decode(manifest["penalties"])
-    return LearnerState(spec, fixed, penalties, trained, prototypes, learned, drift, tensors["readout"])
-
-
-def _check_consistent(
-    labels: tuple[Label, ...],
-    learned: tuple[LearnedTask, ...],
-    means: torch.Tensor,
-    counts: torch.Tensor,
-    tasks: torch.Tensor,
-    network: Embedder,
-) -> None:
-    """Refuse parts that are each whole but do not belong together."""
-    if labels != tuple(label for task in learned for label in task.classes) or len(set(labels)) != len(labels):
-        raise ModelFileError("the model is damaged: its labels are not those of its tasks.")
-    if len({type(label) for label in labels}) != 1 or not isinstance(labels[0], (str, int)):
-        raise ModelFileError("the model is damaged: its labels are neither all str nor all int.")
-    if means.shape != (len(labels), network.embedding_dim) or not means.is_floating_point():
-        raise ModelFileError(
-            f"the model is damaged: prototypes of shape {tuple(means.shape)} for {len(labels)} classes and embeddings "
-            f"of size {network.embedding_dim}."
-        )
-    if counts.shape != (len(labels),) or tasks.shape != (len(labels),):
-        raise ModelFileError("the model is damaged: counts and tasks do not fit its classes.")
-    values = [means, *network.state_dict().values()]
-    if not all(bool(torch.isfinite(value).all()) for value in values if value.is_floating_point()):
-        raise ModelFileError("the model is damaged: a weight or prototype is not finite.")
-
-
-def _check_belonging(spec: InputSpec, trained: Trained, drift: DriftReport, labels: tuple[Label, ...]) -> None:
-    """Refuse what only a later task would stumble over: importances, drift and kept images of another model."""
-    own = {name: weight.shape for name, weight in trained.network.named_parameters()}
-    for kept in trained.kept:
-        for name, value in kept.items():
-            if value.shape != own.get(name, value.shape) or not bool(torch.isfinite(value).all()):
-                raise ModelFileError(f"the model is damaged: what a penalty keeps for {name} does not fit its network.")
-    size = (len(drift.labels), trained.network.embedding_dim)
-    if drift.before.shape != size or drift.after.shape != size or not set(drift.labels) <= set(labels):
-        raise ModelFileError("the model is damaged: its drift does not fit its classes.")
-    memory = trained.memory
-    if memory is not None and (tuple(memory.images.shape[1:]) != spec.shape or not set(memory.labels) <= set(labels)):
-        raise ModelFileError("the model is damaged: the images it keeps are not those of its classes.")

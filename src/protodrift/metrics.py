@@ -6,7 +6,7 @@ counts from 0, so a_{1,1} of the paper is `acc[0, 0]`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -120,6 +120,86 @@ def prototype_distance(prototypes: torch.Tensor, true_means: torch.Tensor) -> Ar
     return distances
 
 
+def expected_calibration_error(confidence: Array, right: Array, bins: int = 15) -> float:
+    """Return ECE = sum_b n_b / N |mean confidence in b - share right in b|, over `bins` equal bins of (0, 1].
+
+    Args:
+        confidence: (N,) probability of the answer given.
+        right: (N,) whether it was right.
+
+    >>> round(expected_calibration_error(np.array([0.9, 0.9, 0.6, 0.6]), np.array([1, 1, 1, 0])), 3)
+    0.1
+    """
+    _same_length(confidence, right)
+    confidence, right = np.asarray(confidence, dtype=float), np.asarray(right, dtype=float)
+    if not len(confidence):
+        return float("nan")
+    bin_of = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    gaps = [abs((confidence - right)[bin_of == b].sum()) for b in range(bins)]
+    return float(sum(gaps) / len(confidence))
+
+
+def auroc(positive: Array, negative: Array) -> float:
+    """Return how likely a positive scores above a negative, ties counting half (the area under the ROC curve).
+
+    >>> auroc(np.array([3.0, 2.0]), np.array([1.0, 2.0]))
+    0.875
+    """
+    positive, negative = np.asarray(positive, dtype=float), np.asarray(negative, dtype=float)
+    if not len(positive) or not len(negative):
+        return float("nan")
+    both = np.concatenate([positive, negative])
+    _, inverse, counts = np.unique(both, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks = (ends - (counts - 1) / 2)[inverse]  # ties share the mean of their ranks
+    above = ranks[: len(positive)].sum() - len(positive) * (len(positive) + 1) / 2
+    return float(above / (len(positive) * len(negative)))
+
+
+def recall_at(z: Array, labels: Array, ks: Sequence[int]) -> dict[int, float]:
+    """Return Recall@k for retrieval: the share of images with one of their class among the k nearest other images.
+
+    Images that are the only one of their class are left out; NaN if all are.
+
+    Args:
+        z: (N, D) embeddings.
+        labels: (N,).
+
+    >>> recall_at(np.array([[0.0], [1.0], [1.5], [9.0]]), np.array(["a", "a", "b", "b"]), [1, 2])
+    {1: 0.5, 2: 0.75}
+    """
+    hits = [relevant for relevant, _ in _rankings(z, labels)]
+    return {k: float(np.mean([hit[:k].any() for hit in hits])) if hits else float("nan") for k in ks}
+
+
+def mean_average_precision(z: Array, labels: Array) -> float:
+    """Return mAP for retrieval: for each image all others ranked by distance, AP = mean precision at each of its class.
+
+    >>> round(mean_average_precision(np.array([[0.0], [1.0], [1.5], [9.0]]), np.array(["a", "a", "b", "b"])), 4)
+    0.7083
+    """
+    values = []
+    for relevant, total in _rankings(z, labels):
+        precision = np.cumsum(relevant) / np.arange(1, len(relevant) + 1)
+        values.append(float((precision * relevant).sum() / total))
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _rankings(z: Array, labels: Array) -> Iterator[tuple[Array, int]]:
+    """Yield for each image which of all others, nearest first, are of its class, and how many are."""
+    z, labels = np.asarray(z, dtype=np.float64), np.asarray(labels)
+    _same_length(z, labels)
+    z = z - z.mean(axis=0)
+    squares = (z**2).sum(axis=1)
+    for start in range(0, len(z), 512):
+        distances = squares[start : start + 512, None] - 2 * z[start : start + 512] @ z.T + squares
+        for i, row in enumerate(distances, start):
+            row[i] = -np.inf  # itself, first
+            relevant = (labels == labels[i])[np.argsort(row, kind="stable")][1:]
+            if relevant.any():
+                yield relevant, int(relevant.sum())
+
+
 def _matrix(acc: Array) -> Array:
     acc = np.asarray(acc, dtype=float)
     if acc.ndim != 2 or acc.shape[0] != acc.shape[1]:
@@ -127,6 +207,6 @@ def _matrix(acc: Array) -> Array:
     return acc
 
 
-def _same_length(y_true: Sequence[Label], y_pred: Sequence[Label]) -> None:
+def _same_length(y_true: Sequence[Label] | Array, y_pred: Sequence[Label] | Array) -> None:
     if len(y_true) != len(y_pred):
         raise ValueError(f"{len(y_true)} true labels but {len(y_pred)} predictions")

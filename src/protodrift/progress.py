@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-
-from .trainer import OnProgress, Progress
 
 if TYPE_CHECKING:
     import numpy as np
 
     from .methods import Method
+    from .trainer import OnProgress, Progress
 
 
 class Reporter:
@@ -27,6 +26,14 @@ class Reporter:
         """Give a callback for one training."""
         yield None
 
+    @contextlib.contextmanager
+    def reading(self, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
+        """Give a callback for reading `total` files: it is called with the number of those done."""
+        yield None
+
+    def elsewhere(self, worker: int, label: str, at: Progress | None) -> None:
+        """Hear of a training in a worker process; None: it ended."""
+
     def done(self, kind: str) -> None:
         """Hear that a stage of this kind was computed."""
 
@@ -39,6 +46,8 @@ class Reporter:
 
 silent = Reporter()
 
+TRAININGS = ("warm", "train")  # the kinds of stages that train a network
+
 
 class LineReporter(Reporter):
     """Plain lines on standard error, for logs: one a training, one a method, and one every ten seconds between."""
@@ -48,19 +57,22 @@ class LineReporter(Reporter):
         self._started = time.monotonic()
         self._trainings = 0
         self._training = 0
+        self._said: dict[int, float] = {}
 
     def plan(self, missing: Mapping[str, str]) -> None:
         """Hear which stages will be computed."""
         self._total += len(missing)
-        self._trainings += sum(kind == "train" for kind in missing.values())
-        self._say(f"{len(missing)} stages to compute, {sum(k == 'train' for k in missing.values())} of them trainings")
+        self._trainings += sum(kind in TRAININGS for kind in missing.values())
+        self._say(
+            f"{len(missing)} stages to compute, {sum(k in TRAININGS for k in missing.values())} of them trainings"
+        )
 
     @contextlib.contextmanager
     def training(self, method: Method, task: int) -> Iterator[OnProgress | None]:
         """Give a callback for one training."""
         self._training += 1
         last = time.monotonic()
-        where = f"training {self._training}/{max(self._trainings, self._training)} ({describe(method)}, task {task})"
+        where = f"training {self._training}/{max(self._trainings, self._training)} ({describe(method, task)})"
 
         def update(at: Progress) -> None:
             nonlocal last
@@ -69,6 +81,27 @@ class LineReporter(Reporter):
                 self._say(f"{where}: epoch {at.epoch}/{at.epochs} loss {at.loss:.4f}{_held(at)}{self._eta()}")
 
         yield update
+
+    @contextlib.contextmanager
+    def reading(self, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
+        """Say every ten seconds how far the reading is."""
+        last = time.monotonic()
+
+        def update(done: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > 10:
+                last = time.monotonic()
+                self._say(f"{what}: {done}/{total}")
+
+        yield update
+
+    def elsewhere(self, worker: int, label: str, at: Progress | None) -> None:
+        """Say it, at most every ten seconds for a worker, and at the end of a training."""
+        if at is None:
+            return
+        if at.epoch == at.epochs or time.monotonic() - self._said.get(worker, 0.0) > 10:
+            self._said[worker] = time.monotonic()
+            self._say(f"{label}: epoch {at.epoch}/{at.epochs} loss {at.loss:.4f}{_held(at)}{self._eta()}")
 
     def done(self, kind: str) -> None:
         """Count."""
@@ -109,7 +142,7 @@ class BarReporter(Reporter):
             transient=True,
         )
         self._all = self._bars.add_task("stages", total=0, text="")
-        self._one: Any = None
+        self._elsewhere: dict[int, Any] = {}
         self._total = 0
         self._bars.start()
 
@@ -121,7 +154,7 @@ class BarReporter(Reporter):
     @contextlib.contextmanager
     def training(self, method: Method, task: int) -> Iterator[OnProgress | None]:
         """Show a bar for one training."""
-        row = self._bars.add_task(f"{describe(method)} task {task}", total=None, text="")
+        row = self._bars.add_task(describe(method, task), total=None, text="")
 
         def update(at: Progress) -> None:
             self._bars.update(row, completed=at.epoch, total=at.epochs, text=f"loss {at.loss:.4f}{_held(at)}")
@@ -130,6 +163,26 @@ class BarReporter(Reporter):
             yield update
         finally:
             self._bars.remove_task(row)
+
+    @contextlib.contextmanager
+    def reading(self, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
+        """Show a bar for reading files."""
+        row = self._bars.add_task(what, total=total, text="")
+        try:
+            yield lambda done: self._bars.update(row, completed=done)
+        finally:
+            self._bars.remove_task(row)
+
+    def elsewhere(self, worker: int, label: str, at: Progress | None) -> None:
+        """Show a bar for the training of each worker."""
+        if at is None:
+            if worker in self._elsewhere:
+                self._bars.remove_task(self._elsewhere.pop(worker))
+            return
+        if worker not in self._elsewhere:
+            self._elsewhere[worker] = self._bars.add_task(label, total=at.epochs, text="")
+        text = f"loss {at.loss:.4f}{_held(at)}"
+        self._bars.update(self._elsewhere[worker], description=label, completed=at.epoch, total=at.epochs, text=text)
 
     def done(self, kind: str) -> None:
         """Move the upper bar on."""
@@ -154,10 +207,50 @@ def reporting(enabled: bool = True) -> Iterator[Reporter]:
         reporter.close()
 
 
-def describe(method: Method) -> str:
-    """Name what a training is made of, shortly: `Triplet+EWC`."""
+@contextlib.contextmanager
+def counting(enabled: bool = True) -> Iterator[Callable[[str, int, int | None], None] | None]:
+    """Give a callback `(what, done, total)` for work that is counted: downloads in bytes, decoding in files.
+
+    A bar in a terminal, a line every ten seconds elsewhere; on standard error either way.
+    """
+    if not enabled:
+        yield None
+        return
+    if not sys.stderr.isatty():
+        last: dict[str, float] = {}
+
+        def line(what: str, done: int, total: int | None) -> None:
+            if time.monotonic() - last.setdefault(what, time.monotonic()) > 10:
+                last[what] = time.monotonic()
+                print(f"{what}: {done:,}" + (f" of {total:,}" if total else ""), file=sys.stderr, flush=True)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    shown = TextColumn("{task.fields[count]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), shown, TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        rows: dict[str, Any] = {}
+
+        def bar(what: str, done: int, total: int | None) -> None:
+            if what not in rows:
+                rows[what] = bars.add_task(what, total=total, count="")
+            count = f"{done:,}" + (f" / {total:,}" if total else "")
+            bars.update(rows[what], completed=done, total=total, count=count)
+
+        yield bar
+
+
+def describe(method: Method, task: int) -> str:
+    """Name a training shortly: `Triplet+EWC, task 2`; task 0 is the warm-up."""
+    if task == 0:
+        return "warm-up"
     parts = [type(part).__name__ for part in (method.objective, *method.penalties)]
-    return "+".join(parts + ([type(method.memory).__name__] if method.memory is not None else []))
+    parts += [type(method.memory).__name__] if method.memory is not None else []
+    return f"{'+'.join(parts)}, task {task}"
 
 
 def _held(at: Progress) -> str:

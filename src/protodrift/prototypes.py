@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from . import statistics as class_statistics
 from .labels import Label
+from .statistics import Covariance, Tensors
 
 
 def class_means(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
@@ -42,12 +44,15 @@ class Prototypes:
         means: (K, D) mu_c.
         counts: (K,) images each was computed from.
         tasks: (K,) the task, counted from 1, in which each class was learned.
+        statistics: what is kept of each class beside its mean: a covariance in the form that `Covariance` says, or
+            nothing.
     """
 
     labels: tuple[Label, ...]
     means: torch.Tensor
     counts: torch.Tensor
     tasks: torch.Tensor
+    statistics: Tensors = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -56,20 +61,28 @@ class Prototypes:
         """Return the row of a label."""
         return self.labels.index(label)
 
-    def moved_to(self, means: torch.Tensor) -> Prototypes:
-        """Return the same classes at other places."""
+    @property
+    def bytes(self) -> int:
+        """What means and statistics take, in bytes."""
+        return sum(part.numel() * part.element_size() for part in (self.means, *self.statistics.values()))
+
+    def moved_to(self, means: torch.Tensor, statistics: Tensors | None = None) -> Prototypes:
+        """Return the same classes at other places, with other statistics if they are given."""
         if means.shape != self.means.shape:
             raise ValueError(f"{tuple(means.shape)} means for prototypes of shape {tuple(self.means.shape)}")
-        return replace(self, means=means)
+        return replace(self, means=means, statistics=self.statistics if statistics is None else statistics)
 
     @staticmethod
-    def of(labels: Sequence[Label], z: torch.Tensor, rows: torch.Tensor, task: int) -> Prototypes:
-        """Compute the prototypes of a task's classes from its embeddings (Eq. 3)."""
+    def of(
+        labels: Sequence[Label], z: torch.Tensor, rows: torch.Tensor, task: int, covariance: Covariance | None = None
+    ) -> Prototypes:
+        """Compute the prototypes of a task's classes from its embeddings (Eq. 3), and the covariances asked for."""
         return Prototypes(
             tuple(labels),
             class_means(z, rows, len(labels)),
             torch.bincount(rows, minlength=len(labels)),
             torch.full((len(labels),), task),
+            {} if covariance is None else covariance.measure(z, rows, len(labels)),
         )
 
     @staticmethod
@@ -84,9 +97,15 @@ class Prototypes:
         for row, label in enumerate(old.labels):
             if label in again:
                 means[row], counts[row] = new.means[again[label]], new.counts[again[label]]
+        both = [(row, again[label]) for row, label in enumerate(old.labels) if label in again]
+        stay = int(old.counts.sum()) - sum(int(old.counts[row]) for row, _ in both)
+        statistics = class_statistics.joined(
+            old.statistics, new.statistics, counts=(stay, int(new.counts.sum())), again=both, fresh=fresh
+        )
         return Prototypes(
             old.labels + tuple(new.labels[row] for row in fresh),
             torch.cat([means, new.means[fresh]]),
             torch.cat([counts, new.counts[fresh]]),
             torch.cat([old.tasks, new.tasks[fresh]]),
+            statistics,
         )

@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ import torch
 from . import __version__, pictures
 from .config import encode
 from .data import Dataset, load_digits, load_folder
+from .engines import compute_stages
 from .errors import InputError, ModelFileError, RunError
+from .networks.build import backbone_name
+from .networks.pretrained import describe_weights
 from .progress import Reporter, silent
 from .recipes.base import Recipe
 from .saving import locked, replace_file
@@ -31,12 +35,27 @@ from .store import Store
 FORMAT_VERSION = 1
 
 
-def load_data(recipe: Recipe, data: str | Path | None) -> Dataset:
-    """Return the dataset of a recipe."""
+def load_data(recipe: Recipe, data: str | Path | None, skip_bad_images: bool = False) -> Dataset:
+    """Return the dataset of a recipe; with `validation`, some training images stand in for its test images.
+
+    Args:
+        recipe: says which data, and at what size.
+        data: the folder for "folder"; for a named dataset the folder that holds it, or None: where it is looked for.
+        skip_bad_images: leave out images that cannot be decoded, instead of refusing the set.
+    """
+    dataset = _load(recipe, data, skip_bad_images)
+    return dataset if recipe.validation is None else dataset.split(recipe.validation)
+
+
+def _load(recipe: Recipe, data: str | Path | None, skip_bad_images: bool) -> Dataset:
     if recipe.data == "digits":
         if data is not None:
             raise InputError(f"recipe {recipe.name!r} has its own data: drop --data, or run the recipe 'folder'.")
         return load_digits()
+    if recipe.data != "folder":
+        from .data.named import load_dataset
+
+        return load_dataset(recipe.data, data, size=recipe.stored_size, fit=recipe.fit, skip_bad_images=skip_bad_images)
     if data is None:
         raise InputError(f"recipe {recipe.name!r} runs on a folder of yours: say which with --data DIR.")
     dataset = load_folder(data, recipe.size)
@@ -53,6 +72,8 @@ def run(
     *,
     seeds: Iterable[int] = (0,),
     data: str | Path | None = None,
+    skip_bad_images: bool = False,
+    jobs: int = 1,
     reporter: Reporter = silent,
     command: str = "",
 ) -> dict[str, Any]:
@@ -63,11 +84,13 @@ def run(
         out: the run directory. One that was made by another recipe or configuration is refused.
         seeds: training seeds.
         data: the folder, for recipes that need one.
+        skip_bad_images: leave out images that cannot be decoded.
+        jobs: how many processes compute stages at the same time, each with this process's number of threads.
         reporter: shows progress.
         command: written beside the results.
     """
     out, seeds = Path(out), tuple(seeds)
-    dataset = load_data(recipe, data)
+    dataset = load_data(recipe, data, skip_bad_images)
     stream = recipe.stream(dataset)
     _check_target(out)
     store = None
@@ -80,15 +103,10 @@ def run(
             results: list[MethodResult] = []
             trainings = 0
             for seed in seeds:
-                tree = Tree(
-                    stream,
-                    network=recipe.network,
-                    training=recipe.training,
-                    classifier_training=recipe.classifier_training,
-                    seed=seed,
-                    store=store,
-                    reporter=reporter,
-                )
+                tree = recipe.tree(stream, seed=seed, store=store, reporter=reporter)
+                if jobs > 1:
+                    make = partial(_worker_tree, recipe, data, skip_bad_images, out, seed)
+                    compute_stages(make, tree, recipe.methods, jobs=jobs, reporter=reporter)
                 results += tree.run(recipe.methods).values()
                 trainings += tree.trainings(recipe.methods)
                 document = results_document(recipe, stream.task_classes, stream.split, results, trainings, command)
@@ -100,6 +118,14 @@ def run(
     except OSError as error:
         raise RunError(f"cannot use the run directory {out}: {error.strerror or error}.") from error
     return document
+
+
+def _worker_tree(
+    recipe: Recipe, data: str | Path | None, skip_bad_images: bool, out: Path, seed: int, reporter: Reporter
+) -> Tree:
+    """Make the tree of a run in a worker process."""
+    stream = recipe.stream(load_data(recipe, data, skip_bad_images))
+    return recipe.tree(stream, seed=seed, store=Store(out, shared=True), reporter=reporter)
 
 
 def results_document(
@@ -173,7 +199,9 @@ def _check_target(out: Path) -> None:
 
 def _identity(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
     """What must not change within a run directory; methods and seeds may be added."""
-    document = {key: value for key, value in recipe.resolved().items() if key not in ("rows", "about", "table")}
+    document = {
+        key: value for key, value in recipe.resolved().items() if key not in ("rows", "about", "table", "notes")
+    }
     document["dataset"] = [dataset.name, len(dataset.train), len(dataset.test or ()), [str(c) for c in dataset.classes]]
     return json.loads(json.dumps(document))  # type: ignore[no-any-return]
 
@@ -209,8 +237,16 @@ def _run_document(recipe: Recipe, dataset: Dataset, split: str) -> dict[str, Any
         "identity": _identity(recipe, dataset),
         "split": split,
         "rows": rows,
+        "weights": _weights(recipe, dataset),
         "environment": environment(),
     }
+
+
+def _weights(recipe: Recipe, dataset: Dataset) -> dict[str, str] | None:
+    """Return source, hash and licence of the weights that a run starts from; where they lie is this machine's."""
+    network = recipe.network
+    facts = describe_weights(backbone_name(network.backbone, dataset.spec, network.crop), network.weights)
+    return facts and {key: value for key, value in facts.items() if key != "path"}
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:

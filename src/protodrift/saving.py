@@ -1,14 +1,18 @@
 """A directory that always holds one whole version: immutable `versions/<n>/` and a `CURRENT` file replaced atomically.
 
     birds/
-      CURRENT                   {"format": ..., "format_version": 1, "version": 2, "manifest_sha256": ...}
+      CURRENT                   {"format": ..., "format_version": 2, "version": 2, "manifest_sha256": ...}
       versions/1/...            never changed once written
-      versions/2/manifest.json  configuration, labels, and the sha256 and size of every other file
+      versions/2/manifest.json  configuration, labels, the version it came from, sha256 and size of every other file
       versions/2/*.safetensors  tensors
 
 A version is written beside its final name, every file and directory is synced, then it is renamed, then `CURRENT` is
 replaced. A reader resolves `CURRENT` once. Whatever is interrupted wherever: `CURRENT` names a whole version.
 Every byte is covered by a checksum, and nothing that is read is ever executed.
+
+A version names the one it came from (its parent) and the sha256 of that one's manifest: `undo` goes back along that
+chain. What is not on the chain is no part of the model any more, and the next writer removes it.
+`docs/model_format.md` describes every field.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ from safetensors.torch import save as save_tensors
 from .errors import ModelFileError
 
 FORMAT = "protodrift-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: calibration, drift history, held-out accuracy, the parent version. `model_format.migrated` reads version 1."""
 
 Tensors = dict[str, torch.Tensor]
 
@@ -45,36 +50,59 @@ class Saved:
         version: its number.
         manifest: the JSON part.
         tensors: for each tensor file (its name without ending) the named tensors.
+        format_version: in which it was written.
     """
 
     version: int
     manifest: dict[str, Any]
     tensors: dict[str, Tensors]
+    format_version: int = FORMAT_VERSION
 
 
-def write(path: str | Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensors]) -> int:
+def write(
+    path: str | Path,
+    manifest: Mapping[str, Any],
+    tensors: Mapping[str, Tensors],
+    *,
+    holding: bool = False,
+    root: bool = False,
+    keep: int | None = None,
+) -> int:
     """Write a new version and make it the current one; return its number.
 
     Args:
         path: the model directory; made if it is missing, extended if it is a model.
-        manifest: JSON-able; must not have a key "files".
+        manifest: JSON-able; must not have a key "files" or "parent".
         tensors: for each file name (without ending) its named tensors.
+        holding: the caller holds the directory's lock already (`locked`).
+        root: the new version has no parent: it cannot be undone, and all others are removed.
+        keep: keep so many versions, the newest of the chain; None: all of them.
 
     Raises:
         ModelFileError: if `path` is something else than a model, is locked by another writer, or cannot be written.
             What was there before is still there.
     """
     path = Path(path)
-    _check_target(path)
+    check_target(path)
     try:
         (path / "versions").mkdir(parents=True, exist_ok=True)
-        with locked(path):
-            return _write_version(path, manifest, tensors)
+        with contextlib.nullcontext() if holding else locked(path):
+            version = _write_version(path, manifest, tensors, root)
+            if root or keep is not None:
+                # The new version is current: what cannot be removed now, the next writer removes.
+                with contextlib.suppress(OSError):
+                    remove_unreachable(path, keep)
+            return version
     except OSError as error:
-        raise ModelFileError(
-            f"cannot write the model to {path}: {error.strerror or error}. What was there before is unchanged. "
-            "Check that the disk is writable and not full."
-        ) from error
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> ModelFileError:
+    """Return what to tell when the disk refuses."""
+    return ModelFileError(
+        f"cannot write the model to {path}: {error.strerror or error}. What was there before is unchanged. "
+        "Check that the disk is writable and not full."
+    )
 
 
 def read(path: str | Path) -> Saved:
@@ -84,6 +112,41 @@ def read(path: str | Path) -> Saved:
         ModelFileError: if it is missing, damaged, or written by a newer version of protodrift.
     """
     path = Path(path)
+    for _ in range(5):
+        current = read_current(path)
+        folder = path / "versions" / str(current.version)
+        try:
+            manifest, tensors = read_folder(folder, current.manifest_sha256)
+        except ModelFileError:
+            # A version may be removed (undo, forget) after we looked up its number: then there is a new one.
+            if read_current(path) == current:
+                raise
+        else:
+            return Saved(current.version, manifest, tensors, current.format_version)
+    raise ModelFileError(f"{path} changes faster than it can be read. Try again when the other processes are done.")
+
+
+@dataclass(frozen=True)
+class Current:
+    """What a `CURRENT` file says."""
+
+    version: int
+    manifest_sha256: str
+    format_version: int = FORMAT_VERSION
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file."""
+        fields = {
+            "format": FORMAT,
+            "format_version": self.format_version,
+            "version": self.version,
+            "manifest_sha256": self.manifest_sha256,
+        }
+        return (json.dumps(fields) + "\n").encode()
+
+
+def read_current(path: Path) -> Current:
+    """Read which version is the current one."""
     if not path.exists():
         raise ModelFileError(f"there is no model at {path}.")
     if not (path / "CURRENT").is_file():
@@ -93,9 +156,95 @@ def read(path: str | Path) -> Saved:
     version, digest = current.get("version"), current.get("manifest_sha256")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ModelFileError(f"{path}/CURRENT is damaged: version {version!r}.")
-    folder = path / "versions" / str(version)
-    manifest, tensors = read_folder(folder, str(digest))  # a missing digest must not pass for "do not check"
-    return Saved(version, manifest, tensors)
+    # A missing digest must not pass for "do not check".
+    return Current(version, str(digest), int(current["format_version"]))
+
+
+def chain(path: Path) -> list[Current]:
+    """Return the current version and those it came from, newest first, as far as they are kept."""
+    result = [read_current(path)]
+    while True:
+        parent = _parent(path, result[-1])
+        if parent is None or parent.version in {one.version for one in result}:
+            return result
+        if not (path / "versions" / str(parent.version)).is_dir():
+            return result
+        result.append(parent)
+
+
+def undo(path: str | Path) -> tuple[int, int]:
+    """Make the version before the current one current again, and remove the current one; return both numbers.
+
+    Raises:
+        ModelFileError: if there is none, or it is damaged. Nothing has changed then.
+    """
+    path = Path(path)
+    read_current(path)
+    try:
+        with locked(path):
+            current = read_current(path)
+            parent = _parent(path, current)
+            if parent is None:
+                raise ModelFileError(
+                    f"nothing to undo: version {current.version} of {path} is the first one, or the first since a "
+                    "class was forgotten."
+                )
+            folder = path / "versions" / str(parent.version)
+            if not folder.is_dir():
+                raise ModelFileError(f"nothing to undo: version {parent.version} of {path} was not kept.")
+            read_folder(folder, parent.manifest_sha256)  # never go back to what is damaged
+            _publish(path, None, parent.to_bytes())
+            with contextlib.suppress(OSError):
+                remove_unreachable(path)
+            return current.version, parent.version
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unreachable(path: Path) -> list[Path]:
+    """Return what is below `versions` and is not on the chain: left by a writer that was killed."""
+    if not (path / "versions").is_dir():
+        return []
+    kept = {str(one.version) for one in chain(path)} if (path / "CURRENT").exists() else set()
+    return sorted(p for p in (path / "versions").iterdir() if p.name not in kept and _is_ours(p))
+
+
+def remove_unreachable(path: Path, keep: int | None = None) -> None:
+    """Remove versions that are not on the chain, and those on it beyond the newest `keep`; the lock must be held."""
+    old = [path / "versions" / str(one.version) for one in chain(path)[keep:]] if keep is not None else []
+    for folder in [*old, *unreachable(path)]:
+        if folder.name.startswith("."):
+            shutil.rmtree(folder)
+            continue
+        gone = folder.with_name(f".new-gone-{folder.name}")  # a half-removed version is never taken for a whole one
+        os.rename(folder, gone)
+        shutil.rmtree(gone)
+    sync_directory(path / "versions")
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and (path.name.isdigit() or path.name.startswith(".new-"))
+
+
+def _parent(path: Path, one: Current) -> Current | None:
+    folder = path / "versions" / str(one.version)
+    data = _bytes(folder / "manifest.json")
+    _check_digest(folder / "manifest.json", data, one.manifest_sha256)
+    manifest = _json(folder / "manifest.json", data)
+    if one.format_version == 1:  # it did not name its parent: that was always the newest one before it
+        numbers = [int(p.name) for p in (path / "versions").iterdir() if p.name.isdigit() and int(p.name) < one.version]
+        if not numbers:
+            return None
+        manifest_1 = path / "versions" / str(max(numbers)) / "manifest.json"
+        return Current(max(numbers), hashlib.sha256(_bytes(manifest_1)).hexdigest(), 1)
+    parent = manifest.get("parent")
+    if parent is None:
+        return None
+    version = parent.get("version") if isinstance(parent, dict) else None
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < one.version:
+        raise ModelFileError(f"{folder}/manifest.json is damaged: it names the parent {parent!r}.")
+    known = parent.get("format_version")
+    return Current(version, str(parent.get("manifest_sha256")), known if known in (1, 2) else FORMAT_VERSION)
 
 
 def read_folder(folder: Path, digest: str | None) -> tuple[dict[str, Any], dict[str, Tensors]]:
@@ -129,6 +278,18 @@ def read_folder(folder: Path, digest: str | None) -> tuple[dict[str, Any], dict[
     return manifest, tensors
 
 
+def packed(named: Tensors) -> bytes:
+    """Return named tensors as the bytes of a safetensors file; the same tensors always give the same bytes."""
+    # safetensors wants plain layout; whoever loads copies into the layout of the network.
+    # Cloned: it refuses tensors that share memory, such as tied weights or prototypes that did not move.
+    return save_tensors({key: value.detach().cpu().contiguous().clone() for key, value in named.items()})
+
+
+def packed_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """Return a manifest as the bytes of its file."""
+    return json.dumps(manifest, indent=1, allow_nan=False).encode()
+
+
 def write_folder(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensors]) -> str:
     """Write a folder of tensor files and a manifest with their checksums, all or nothing; return the manifest's sha256.
 
@@ -139,13 +300,10 @@ def write_folder(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str
         draft.mkdir()
         files = {}
         for name, named in sorted(tensors.items()):
-            # safetensors wants plain layout; whoever loads copies into the layout of the network.
-            # Cloned: it refuses tensors that share memory, such as tied weights or prototypes that did not move.
-            plain = {key: value.detach().cpu().contiguous().clone() for key, value in named.items()}
-            content = save_tensors(plain)
+            content = packed(named)
             _write_synced(draft / f"{name}.safetensors", content)
             files[f"{name}.safetensors"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-        data = json.dumps({**manifest, "files": files}, indent=1, allow_nan=False).encode()
+        data = packed_manifest({**manifest, "files": files})
         _write_synced(draft / "manifest.json", data)
         sync_directory(draft)
         os.rename(draft, folder)
@@ -155,7 +313,8 @@ def write_folder(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str
     return hashlib.sha256(data).hexdigest()
 
 
-def _check_target(path: Path) -> None:
+def check_target(path: Path) -> None:
+    """Refuse a path that a model cannot be written to because something else is there."""
     if path.exists() and not path.is_dir():
         raise ModelFileError(f"{path} exists and is a file, not a model directory. Choose another path.")
     if path.is_dir() and not (path / "CURRENT").exists():
@@ -170,36 +329,43 @@ def _check_target(path: Path) -> None:
         _check_format(path, current)
 
 
-def _write_version(path: Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensors]) -> int:
+def _write_version(path: Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensors], root: bool) -> int:
     versions = path / "versions"
     for stale in versions.glob(".new-*"):  # left by a writer that was killed; we hold the lock
         shutil.rmtree(stale)
     numbers = [int(p.name) for p in versions.iterdir() if p.name.isdigit()]
     version = max(numbers, default=0) + 1
-    digest = write_folder(versions / str(version), manifest, tensors)
-    current = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "version": version,
-        "manifest_sha256": digest,
-    }
-    _publish(path, versions / str(version), (json.dumps(current) + "\n").encode())
+    parent = None
+    if not root and (path / "CURRENT").exists():
+        before = read_current(path)
+        parent = {
+            "version": before.version,
+            "manifest_sha256": before.manifest_sha256,
+            "format_version": before.format_version,
+        }
+    digest = write_folder(versions / str(version), {**manifest, "parent": parent}, tensors)
+    _publish(path, versions / str(version), Current(version, digest).to_bytes())
     return version
 
 
-def _publish(path: Path, folder: Path, content: bytes) -> None:
-    """Make `folder` the current version; if that fails, the one before is current again."""
+def _publish(path: Path, folder: Path | None, content: bytes) -> None:
+    """Replace CURRENT, which names `folder` from now on; if that fails, the one before is current again.
+
+    Args:
+        folder: a new version, removed again if it could not be published; None for one that was there.
+    """
     current = path / "CURRENT"
     before = current.read_bytes() if current.exists() else None
     try:
-        sync_directory(folder.parent)
+        sync_directory(path / "versions")
         replace_file(current, content)
     except BaseException:
         # The last sync can fail after CURRENT was replaced. An error must mean that nothing changed: put it back.
         with contextlib.suppress(OSError):
             now = current.read_bytes() if current.exists() else None
             if now == before:
-                shutil.rmtree(folder, ignore_errors=True)  # no reader has ever seen it
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)  # no reader has ever seen it
             elif before is None:
                 current.unlink()
             else:
@@ -281,7 +447,7 @@ def _check_format(path: Path, current: dict[str, Any]) -> None:
         raise ModelFileError(
             f"{path} has format version {got}, this protodrift reads up to {FORMAT_VERSION}. Upgrade protodrift."
         )
-    if got != FORMAT_VERSION:
+    if isinstance(got, bool) or got not in (1, FORMAT_VERSION):
         raise ModelFileError(f"{path}/CURRENT is damaged: format version {got!r}.")
 
 

@@ -5,11 +5,13 @@ asked for. Methods that begin alike share the beginning: in the first task no pe
 and E-Fix have the same first task. A stage is identified by the hash of what acts in it (and nothing else), and of its
 parent. That one mechanism is the cache, the resume after a crash, and the unit that a cluster runs.
 
-    root -> train 1 -> close 1 -> train 2 -> close 2 -> ...     close: importances and memory
-                          |                     |
-                       embed 1               embed 2            embeddings of training and test images
-                          |                     |
-                      readout 1 ----------> readout 2           one chain a drift estimator and read-out: no training
+    warm -> root -> train 1 -> close 1 -> train 2 -> close 2 -> ...     close: importances and memory
+                                  |                     |
+                               embed 1               embed 2            embeddings of training and test images
+                                  |                     |
+                              readout 1 ----------> readout 2           one chain a drift estimator and read-out
+
+A recipe may begin with a warm-up, which all its methods share; without one, there is no such stage.
 """
 
 from __future__ import annotations
@@ -18,34 +20,35 @@ import hashlib
 import json
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, wraps
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 
 from . import metrics
-from .config import Config, encode
+from .config import Config, encode, flag, optional, whole
 from .data.dataset import Examples
-from .data.transforms import CropFlip, default_augmentation
+from .data.transforms import Augmentation, default_augmentation
 from .drift import FittedDrift, Oracle
 from .errors import InputError
-from .evolution import readout_view, update_prototypes
-from .labels import Label
+from .evolution import probed, readout_view, update_prototypes
+from .labels import Label, sorted_labels
 from .methods import Method
-from .networks.build import build_embedder, embedding_options
+from .networks.build import backbone_name, build_embedder, embedding_options
 from .networks.embedder import Embedder, embed
+from .networks.pretrained import find_weights, pixel_statistics
 from .progress import Reporter, silent
 from .prototypes import Prototypes
 from .readouts import View
 from .saving import Tensors
 from .store import Store
 from .tasks import TaskStream
-from .trainer import Trained, Training, close_task, train_network
+from .trainer import Trained, Training, Warmup, close_task, train_network
 
-VERSIONS = {"root": 1, "train": 1, "close": 1, "embed": 1, "readout": 1}
+VERSIONS = {"warm": 1, "root": 1, "train": 1, "close": 1, "embed": 2, "readout": 1}
 """A number per kind of stage, raised by hand when its numerics change."""
 
 _CACHED = 24  # stages held in memory when a store has them on disk
@@ -63,13 +66,17 @@ class Network(Config):
         backbone: a name from `networks.BACKBONES`.
         embedding_dim: size of z; objectives that classify use the backbone's features instead.
         normalise: L2-normalise z.
-        weights: a weight file for the backbone, or None.
+        weights: a weight file for the backbone, "imagenet", or another source (`networks.pretrained`); None: none.
+        crop: side of the centre view that prototypes, drift and evaluation use; None: the whole image.
     """
 
     backbone: str = "auto"
     embedding_dim: int | None = 512
     normalise: bool = True
     weights: str | None = None
+    crop: int | None = None
+    rules: ClassVar = {"embedding_dim": optional(whole(1)), "normalise": flag, "crop": optional(whole(1))}
+    added: ClassVar = frozenset({"crop"})
 
 
 @dataclass(frozen=True)
@@ -209,6 +216,35 @@ class _Codec:
     unpack: Callable[[Packed], Any]
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A stage that is still to be computed.
+
+    Attributes:
+        kind: of stage.
+        method, task: what to ask the tree for.
+        needs: keys of the stages that it is made from.
+    """
+
+    kind: str
+    method: Method
+    task: int
+    needs: tuple[str, ...]
+
+
+def _remembered(key: Callable[[Tree, Method, int], str]) -> Callable[[Tree, Method, int], str]:
+    """Compute a key once: each is made from the keys before it, some of them on two ways."""
+
+    @wraps(key)
+    def asked(tree: Tree, method: Method, task: int) -> str:
+        name = (key.__name__, method, task, torch.get_num_threads())
+        if name not in tree._keys:
+            tree._keys[name] = key(tree, method, task)
+        return tree._keys[name]
+
+    return asked
+
+
 class Tree:
     """The stages of one stream, one network and one seed, for any number of methods.
 
@@ -216,7 +252,10 @@ class Tree:
         stream: the tasks; its dataset needs test images.
         network, training: how every method is trained.
         classifier_training: how objectives that classify are trained; None: the same.
+        warmup: a training of the backbone as a classifier of the first task's classes, before the first task.
         augment: random views; "auto" as for `IncrementalClassifier`.
+        mean_images: on how many training images of each old class (the first ones) the movement of its true mean is
+            measured; None: all. True means are for evaluation only, and on large sets they are most of its cost.
         seed: of initial weights, batches and mining (the class order has its own seed, in the stream).
         store: where stages are kept on disk; None keeps them in memory only.
         reporter: shows progress.
@@ -233,7 +272,9 @@ class Tree:
         network: Network = Network(),
         training: Training = Training(),
         classifier_training: Training | None = None,
-        augment: CropFlip | str | None = "auto",
+        warmup: Warmup | None = None,
+        augment: Augmentation | str | None = "auto",
+        mean_images: int | None = None,
         seed: int = 0,
         device: str = "cpu",
         store: Store | None = None,
@@ -245,7 +286,9 @@ class Tree:
         self.network = network
         self.training = training
         self.classifier_training = classifier_training or training
-        self.augment: CropFlip | None = (
+        self.warmup = warmup
+        self.mean_images = mean_images
+        self.augment: Augmentation | None = (
             default_augmentation(stream.dataset.spec) if augment == "auto" else augment  # type: ignore[assignment]
         )
         self.seed = seed
@@ -256,9 +299,10 @@ class Tree:
         self.loaded: Counter[str] = Counter()
         self._tasks = list(stream)
         self._fingerprints = [(fingerprint(task.data), fingerprint(task.test)) for task in self._tasks]  # type: ignore[arg-type]
+        self._keys: dict[tuple[str, Method, int, int], str] = {}
         self._memory: OrderedDict[str, _Held] = OrderedDict()
         self._elapsed = 0.0  # time spent in all stages so far
-        self._weights = None if network.weights is None else _file_digest(network.weights)
+        self._weights = self._weights_identity()
 
     # -- what there is to ask ------------------------------------------------------------------------------------
 
@@ -325,9 +369,57 @@ class Tree:
                         found[key] = kind
         return found
 
+    def plan(self, methods: Mapping[str, Method]) -> dict[str, Planned]:
+        """Return the stages that a run of these methods would compute now, with what each is made from.
+
+        An engine that computes them in any order that respects `needs` leaves nothing to compute for `run`.
+        """
+        missing = self.missing(methods)
+        found: dict[str, Planned] = {}
+        for method in methods.values():
+            for t in range(len(self.stream) + 1):
+                for key, kind, needs in self._made(method, t):
+                    if key in missing and key not in found:
+                        found[key] = Planned(kind, method, t, tuple(dict.fromkeys(n for n in needs if n in missing)))
+        return found
+
+    def _made(self, method: Method, task: int) -> Iterator[tuple[str, str, list[str]]]:
+        """Return the stages of one task as (key, kind, keys of what they are made from), in order."""
+        if task == 0:
+            warm = [] if self.warmup is None else [self._warm_key()]
+            yield from ((key, "warm", []) for key in warm)
+            yield self._root_key(method), "root", warm
+            return
+        train, close = self._train_key(method, task), self._close_key(method, task)
+        before = self._close_key(method, task - 1)
+        root = self._root_key(method)
+        yield train, "train", [self._train_key(method, task - 1), before, root]
+        yield close, "close", [train, before, root]
+        old = [self._embed_key(method, task - 1), self._readout_key(method, task - 1)] if task > 1 else []
+        embedded = self._embed_key(method, task)
+        yield embedded, "embed", [train, close, self._train_key(method, task - 1), *old[:1]]
+        yield self._readout_key(method, task), "readout", [embedded, close, root, *old]
+
+    def compute(self, kind: str, method: Method, task: int) -> None:
+        """Compute one stage of a plan; what it is made from is read from the store."""
+        if kind == "warm":
+            assert self.warmup is not None
+            self._warm(self.warmup)
+        elif kind == "root":
+            self._root(method)
+        elif kind == "train":
+            self._network(method, task)
+        elif kind == "close":
+            self.trained(method, task)
+        elif kind == "embed":
+            self.embeddings(method, task)
+        else:
+            self.readout(method, task)
+
     def _chain(self, method: Method, task: int | None = None) -> dict[str, str]:
         """Return the stages of a method up to a task, key -> kind, in the order in which they depend on each other."""
-        chain = {self._root_key(method): "root"}
+        chain = {} if self.warmup is None else {self._warm_key(): "warm"}
+        chain[self._root_key(method)] = "root"
         for t in range(1, (task or len(self.stream)) + 1):
             chain.setdefault(self._train_key(method, t), "train")
             chain.setdefault(self._close_key(method, t), "close")
@@ -341,17 +433,39 @@ class Tree:
         described = {"kind": kind, "version": VERSIONS[kind], "parents": parents, **identity}
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
-    def _root_key(self, method: Method) -> str:
-        options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalise)
+    def _weights_identity(self) -> Any:
+        """Return what the given weights are: their content, and the pixels they expect."""
+        spec, weights = self.stream.dataset.spec, self.network.weights
+        if weights is None:
+            return None
+        name = backbone_name(self.network.backbone, spec, self.network.crop)
+        digest, pixels = find_weights(name, weights).sha256, pixel_statistics(name, weights, spec)
+        return digest if pixels is None else {"sha256": digest, "pixels": [part.tolist() for part in pixels]}
+
+    def _warm_key(self) -> str:
+        assert self.warmup is not None
         identity = {
+            **self._initial(self.warmup.method),
+            "warmup": encode(self.warmup),
+            "augment": encode(self.augment),
+        }
+        return self._key("warm", "", identity)
+
+    def _root_key(self, method: Method) -> str:
+        return self._key("root", "" if self.warmup is None else self._warm_key(), self._initial(method))
+
+    def _initial(self, method: Method) -> dict[str, Any]:
+        """Return what initial weights, standardisation, and the last bits of everything after them depend on."""
+        options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalise)
+        return {
             "network": {**encode(self.network), **options, "weights": self._weights},
             "seed": self.seed,
             "data": self._fingerprints[0][0],
             "device": self.device,
             "threads": torch.get_num_threads(),
         }
-        return self._key("root", "", identity)
 
+    @_remembered
     def _train_key(self, method: Method, task: int) -> str:
         if task == 0:
             return self._root_key(method)
@@ -367,7 +481,7 @@ class Tree:
             "task": task,
             "trains": method.schedule.trains(task),
             "objective": encode(method.objective),
-            "training": encode(self._training(method)),
+            "training": encode(self._acting_training(method, task)),
             "augment": encode(self.augment),
             "data": self._fingerprints[task - 1][0],
             **(later if task > 1 else {"penalty": following} if following else {}),
@@ -375,6 +489,7 @@ class Tree:
         first = method.schedule.start == "initial"
         return self._key("train", self._root_key(method) if first else self._close_key(method, task - 1), identity)
 
+    @_remembered
     def _close_key(self, method: Method, task: int) -> str:
         trained = self._train_key(method, task)
         if task == 0 or not (method.penalties or method.memory):
@@ -387,11 +502,16 @@ class Tree:
         }
         return self._key("close", trained, identity)
 
+    @_remembered
     def _embed_key(self, method: Method, task: int) -> str:
         identity = {"task": task, "data": self._fingerprints[:task], "space": method.readout.space_name}
-        before = self._train_key(method, task - 1)
-        return self._key("embed", [self._close_key(method, task), before], identity)
+        if self.mean_images is not None:
+            identity["mean_images"] = self.mean_images
+        # What penalties measured after the task has no part in it; what a memory kept has.
+        after = self._train_key(method, task) if method.memory is None else self._close_key(method, task)
+        return self._key("embed", [after, self._train_key(method, task - 1)], identity)
 
+    @_remembered
     def _readout_key(self, method: Method, task: int) -> str:
         parents = [self._embed_key(method, task)] + ([self._readout_key(method, task - 1)] if task > 1 else [])
         return self._key("readout", parents, {"drift": encode(method.drift), "readout": encode(method.readout)})
@@ -400,6 +520,12 @@ class Tree:
 
     def _training(self, method: Method) -> Training:
         return self.classifier_training if method.objective.classifies else self.training
+
+    def _acting_training(self, method: Method, task: int) -> Training:
+        """Return how this task is trained, without the learning rate of other tasks."""
+        training = self._training(method)
+        first = task == 1 or method.schedule.start == "initial"
+        return replace(training, learning_rate=training.rate(first), later_learning_rate=None)
 
     def _there(self, kind: str, key: str) -> bool:
         return key in self._memory or (self.store is not None and self.store.has(kind, key))
@@ -448,11 +574,42 @@ class Tree:
 
     def _root(self, method: Method) -> Trained:
         def compute() -> Trained:
-            network = self._fresh(method, 0)
-            network.standardise.fit(self._tasks[0].data.images)
+            if self.warmup is None:
+                return self._untrained(method)
+            warm, network = self._warm(self.warmup).network, self._fresh(method, 0)
+            network.standardise.load_state_dict(warm.standardise.state_dict())
+            network.backbone.load_state_dict(warm.backbone.state_dict())
             return Trained(network.to(self.device).eval())
 
         return self._stage("root", self._root_key(method), self._network_codec(method, ()), compute)
+
+    def _untrained(self, method: Method) -> Trained:
+        network = self._fresh(method, 0)
+        network.standardise.fit(self._tasks[0].data.images)
+        return Trained(network.to(self.device).eval())
+
+    def _warm(self, warmup: Warmup) -> Trained:
+        """Return the backbone trained as a classifier of the first task's classes: task 0."""
+        key = self._warm_key()
+
+        def compute() -> Trained:
+            checkpoint = None if self.store is None else self.store.checkpoint("warm", key)
+            with self.reporter.training(warmup.method, 0) as on_progress:
+                trained = train_network(
+                    self._untrained(warmup.method),
+                    self._tasks[0].data,
+                    task=0,
+                    method=warmup.method,
+                    training=warmup.training,
+                    augment=self.augment,
+                    seed=self.seed,
+                    on_progress=on_progress,
+                    checkpoint=checkpoint,
+                )
+            return replace(trained, running=())
+
+        # Its head is that of the first task's classes, as a network after task 1 has it.
+        return self._stage("warm", key, self._network_codec(warmup.method, self._classes(1), 1), compute)
 
     def _fresh(self, method: Method, task: int) -> Embedder:
         """Return a network of the right shape: initial weights, and the heads of the tasks up to t."""
@@ -462,6 +619,7 @@ class Tree:
             **embedding_options(method.objective, self.network.embedding_dim, self.network.normalise),
             weights=self.network.weights,
             seed=self.seed,
+            crop=self.network.crop,
         )
         for classes in self._head_classes(method, task):
             method.objective.grow(network, len(classes))
@@ -548,16 +706,39 @@ class Tree:
 
     def _embed(self, method: Method, task: int) -> Embeddings:
         trained = self.trained(method, task)
-        network, network_old = trained.network, self._network(method, task - 1).network
-        z_seen = [embed(network, self._tasks[t].data.images) for t in range(task)]
-        seen = Examples.concatenate([self._tasks[t].data for t in range(task)])
-        space = method.readout.space
-        classes = self._classes(task)
-        true = Prototypes.of(classes, space(torch.cat(z_seen)), seen.rows_of(classes), task).means
-        new = self._tasks[task - 1].data.images
-        z_old = z_seen[-1] if network_old is network else embed(network_old, new)
-        kept = z_seen[-1][:0] if trained.memory is None else embed(network, trained.memory.images)
-        return Embeddings(z_old, z_seen[-1], self._z_test(network, task), kept, true)
+        network, new = trained.network, self._tasks[task - 1].data
+        moved = self._train_key(method, task) != self._train_key(method, task - 1)
+        z_new = embed(network, new.images)
+        z_old = embed(self._network(method, task - 1).network, new.images) if moved else z_new
+        if task == 1 or moved:
+            z_test = self._z_test(network, task)
+            old = [self._true_means(method, network, t) for t in range(1, task)]
+        else:  # the network did not change: neither did what it says of the old classes
+            before = self.embeddings(method, task - 1)
+            z_test = torch.cat([before.z_test, embed(network, self._test(task).images)])
+            old = [before.true_means]
+        added = sorted_labels(new.labels)
+        true = Prototypes.of(added, method.readout.space(z_new), new.rows_of(added), task).means
+        kept = z_new[:0] if trained.memory is None else embed(network, trained.memory.images)
+        return Embeddings(z_old, z_new, z_test, kept, torch.cat([*old, true]))
+
+    def _true_means(self, method: Method, network: Embedder, past: int) -> torch.Tensor:
+        """Return the means of a past task's classes by the network now, (K, D).
+
+        Where only some images of each class are used, what they moved is added to the mean of all images when the task
+        was learned. A mean of 100 images is off by about 0.06 in a space of unit vectors, as far as many prototypes
+        drift; the mean movement of the same 100 images is known several times better.
+        """
+        data, space = self._tasks[past - 1].data, method.readout.space
+        classes = self.stream.task_classes[past - 1]
+        rows = data.rows_of(classes)
+        if self.mean_images is None:
+            return Prototypes.of(classes, space(embed(network, data.images)), rows, past).means
+        some = torch.cat([(rows == row).nonzero().flatten()[: self.mean_images] for row in range(len(classes))])
+        z_then = space(self.embeddings(method, past).z_new)
+        now = Prototypes.of(classes, space(embed(network, data.images[some])), rows[some], past).means
+        then = Prototypes.of(classes, z_then[some], rows[some], past).means
+        return Prototypes.of(classes, z_then, rows, past).means + (now - then)
 
     def _z_test(self, network: Embedder, task: int) -> torch.Tensor:
         return torch.cat([embed(network, self._test(t).images) for t in range(1, task + 1)])
@@ -571,6 +752,9 @@ class Tree:
         if isinstance(method.drift, Oracle) and before is not None:
             fitted = method.drift.knowing(embeddings.true_means[: len(before.prototypes)])
         moved = self._train_key(method, task) != self._train_key(method, task - 1)
+        if method.drift is not None and method.drift.needs_networks and before is not None and moved:
+            old = self._network(method, task - 1).network
+            fitted = probed(method, old, trained.network, new.images, before.prototypes)
         prototypes, _ = update_prototypes(
             None if before is None else before.prototypes,
             method,
@@ -658,7 +842,7 @@ class Tree:
         """Count what must be kept after a task beside the network itself, in bytes."""
         parts = [tensor for kept in trained.kept for tensor in kept.values()] + list(readout.values())
         if method.readout.uses_prototypes:
-            parts.append(prototypes.means)
+            parts += [prototypes.means, *prototypes.statistics.values()]
         if trained.memory is not None:
             parts.append(trained.memory.images)
         if method.readout.needs_every_network:  # the initial network and one a task, not one
@@ -682,12 +866,13 @@ def _pack_readout(value: ReadoutResult) -> Packed:
     }
     data["bytes_stored"] = value.bytes_stored
     tensors = {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks}
-    return data, {"prototypes": tensors, "kept": value.kept, "predicted": {"rows": value.predicted}}
+    packed = {"prototypes": tensors, "kept": value.kept, "predicted": {"rows": value.predicted}}
+    return data, {**packed, "statistics": prototypes.statistics}
 
 
 def _unpack_readout(packed: Packed, classes: tuple[Label, ...]) -> ReadoutResult:
     data, tensors = packed
-    prototypes = Prototypes(classes, **tensors["prototypes"])
+    prototypes = Prototypes(classes, **tensors["prototypes"], statistics=tensors.get("statistics", {}))
     accuracies, distances = (
         tuple(np.nan if value is None else float(value) for value in data[name]) for name in ("accuracies", "distances")
     )
@@ -699,18 +884,6 @@ def fingerprint(examples: Examples) -> str:
     """Return a hash of images and labels."""
     digest = hashlib.sha256(repr((tuple(examples.images.shape), str(examples.images.dtype), examples.labels)).encode())
     digest.update(examples.images.contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _file_digest(path: str) -> str:
-    """Return the hash of a weight file's content: the same path can hold other weights tomorrow."""
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise InputError(f"the weight file {path} cannot be read: {error.strerror or error}.") from None
     return digest.hexdigest()
 
 

@@ -36,15 +36,18 @@ class Store:
 
     Args:
         path: the run directory; made if it is missing.
+        shared: whether another process has this store too, and will tidy it up.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, shared: bool = False) -> None:
         self.path = Path(path)
         self.stages = self.path / "stages"
         self.epochs = self.path / "epochs"
         with _explained(self.path):
             self.stages.mkdir(parents=True, exist_ok=True)
             self.epochs.mkdir(exist_ok=True)
+            if shared:
+                return
             # Left by a process that was killed; the run's lock is ours.
             for folder in (self.stages, self.epochs):
                 for stale in folder.glob(".new-*"):

@@ -76,7 +76,7 @@ class TaskStream:
                 raise InputError("classes=[[...], ...] already gives the order: drop class_order.")
             self.task_classes = _explicit(dataset, classes)
         else:
-            order = _ordered(dataset.classes, class_order)
+            order = ordered(dataset.classes, class_order)
             sizes = split_sizes(len(order), tasks=tasks, first=first, step=step)
             ends = np.cumsum(sizes)
             self.task_classes = tuple(
@@ -162,7 +162,8 @@ def format_split(sizes: Sequence[int]) -> str:
     return " + ".join(f"{times}x{size}" if times > 1 else f"{size}" for size, times in runs)
 
 
-def _ordered(classes: tuple[Label, ...], class_order: int | Sequence[Label] | None) -> list[Label]:
+def ordered(classes: tuple[Label, ...], class_order: int | Sequence[Label] | None) -> list[Label]:
+    """Return the classes in the order in which tasks are cut from them: sorted, seeded, or as given."""
     if class_order is None:
         return list(classes)
     if isinstance(class_order, (int, np.integer)):

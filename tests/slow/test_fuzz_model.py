@@ -56,7 +56,7 @@ CHANGES = {change.__name__: change for change in (flip, cut, insert, drop, fill)
 
 
 @settings(
-    max_examples=400,
+    max_examples=1000,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

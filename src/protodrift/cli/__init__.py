@@ -8,9 +8,43 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import demo, recipes, report, run, runs
+from . import (
+    backbones,
+    data,
+    demo,
+    evaluate,
+    export,
+    forget,
+    inspect,
+    learn,
+    predict,
+    recipes,
+    report,
+    run,
+    runs,
+    serve,
+    transport,
+    undo,
+)
 
-VERBS = (demo, recipes, run, runs, report)
+VERBS = (
+    demo,
+    learn,
+    predict,
+    serve,
+    evaluate,
+    inspect,
+    undo,
+    forget,
+    export,
+    recipes,
+    run,
+    runs,
+    report,
+    transport,
+    data,
+    backbones,
+)
 
 INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 

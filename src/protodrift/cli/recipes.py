@@ -9,7 +9,7 @@ import textwrap
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verbs."""
-    from .run import add_settings
+    from .run import add_budget, add_settings
 
     recipes = verbs.add_parser("recipes", help="list the recipes", description="Lists the recipes, one line each.")
     recipes.set_defaults(run=list_recipes)
@@ -21,6 +21,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     show.add_argument("recipe", metavar="NAME", help="a name from `protodrift recipes`")
+    add_budget(show)
     add_settings(show)
     show.set_defaults(run=show_recipe)
     methods = verbs.add_parser(
@@ -47,7 +48,7 @@ def show_recipe(args: argparse.Namespace) -> int:
     from ..recipes import get_recipe, with_settings
     from .run import settings_of
 
-    print(json.dumps(with_settings(get_recipe(args.recipe), settings_of(args)).resolved(), indent=1))
+    print(json.dumps(with_settings(get_recipe(args.recipe, args.budget), settings_of(args)).resolved(), indent=1))
     return 0
 
 

@@ -1,22 +1,54 @@
-"""Where images come from: arrays, folders, named sets; and how they become batches."""
+"""Where images come from: arrays, folders, named sets; and how they become batches.
 
-from .arrays import InputSpec, read_images, read_labels
-from .batches import class_balanced_batches
-from .dataset import Dataset, Examples
-from .digits import load_digits
-from .folder import load_folder, read_image, scan_folder
-from .transforms import CropFlip
+Names are imported when first used: looking into a dataset's folder does not wait for torch.
+"""
 
-__all__ = [
-    "CropFlip",
-    "Dataset",
-    "Examples",
-    "InputSpec",
-    "class_balanced_batches",
-    "load_digits",
-    "load_folder",
-    "read_image",
-    "read_images",
-    "read_labels",
-    "scan_folder",
-]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "Augmentation": "transforms",
+    "CropFlip": "transforms",
+    "Dataset": "dataset",
+    "Examples": "dataset",
+    "InputSpec": "arrays",
+    "RandomCropFlip": "transforms",
+    "ResizedCropFlip": "transforms",
+    "class_balanced_batches": "batches",
+    "load_digits": "digits",
+    "load_folder": "folder",
+    "read_image": "folder",
+    "read_images": "arrays",
+    "read_labels": "arrays",
+    "scan_folder": "folder",
+}
+
+__all__ = list(_HOMES)
+
+if TYPE_CHECKING:
+    from .arrays import InputSpec as InputSpec
+    from .arrays import read_images as read_images
+    from .arrays import read_labels as read_labels
+    from .batches import class_balanced_batches as class_balanced_batches
+    from .dataset import Dataset as Dataset
+    from .dataset import Examples as Examples
+    from .digits import load_digits as load_digits
+    from .folder import load_folder as load_folder
+    from .folder import read_image as read_image
+    from .folder import scan_folder as scan_folder
+    from .transforms import Augmentation as Augmentation
+    from .transforms import CropFlip as CropFlip
+    from .transforms import RandomCropFlip as RandomCropFlip
+    from .transforms import ResizedCropFlip as ResizedCropFlip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

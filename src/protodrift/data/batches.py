@@ -38,6 +38,18 @@ def class_balanced_batches(
         yield from _full_epoch(members, classes_in_batch, per_class, generator)
 
 
+def shuffled_batches(count: int, batch_size: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Return one epoch of batches as index tensors: every image once, in random order.
+
+    A last batch of fewer than half joins the one before it: batch norm cannot use a handful of images.
+    """
+    order = torch.randperm(count, generator=generator)
+    batches = list(order.split(batch_size))
+    if len(batches) > 1 and 2 * len(batches[-1]) < batch_size:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
 def _shuffled(items: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return items[torch.randperm(len(items), generator=generator)]
 

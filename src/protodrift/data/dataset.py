@@ -11,7 +11,7 @@ import torch
 
 from ..errors import InputError
 from ..labels import Label, sorted_labels
-from .arrays import read_images, read_labels
+from .arrays import InputSpec, read_images, read_labels
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class Dataset:
     Attributes:
         train, test: `Examples`; `test` is None if there are none.
         classes: the training labels, each once, sorted.
+        skipped: image files that were damaged and left out, if that was asked for.
 
     >>> import numpy as np
     >>> Dataset(np.zeros((4, 8, 8), np.uint8), ["owl", "owl", "emu", "jay"], name="birds")
@@ -88,24 +89,57 @@ class Dataset:
         self, X: Any, y: Any, X_test: Any = None, y_test: Any = None, *, name: str = "arrays", channels: str = "auto"
     ) -> None:
         images, spec = read_images(X, channels=channels)
-        self.name = name
-        self.spec = spec
-        self.train = Examples(images, read_labels(y, len(images)), torch.arange(len(images)))
-        self.test: Examples | None = None
+        train = Examples(images, read_labels(y, len(images)), torch.arange(len(images)))
+        test = None
         if X_test is not None:
             images_test, _ = read_images(X_test, spec=spec, channels=channels)
-            self.test = Examples(images_test, read_labels(y_test, len(images_test)))
-            unknown = set(self.test.labels) - set(self.train.labels)
-            if unknown:
-                raise InputError(
-                    f"the test images have classes that the training images lack: {sorted(map(str, unknown))[:5]}. "
-                    "Drop them, or add training images."
-                )
+            test = Examples(images_test, read_labels(y_test, len(images_test)))
+        self._set(train, test, spec, name, ())
+
+    @classmethod
+    def of_examples(
+        cls, train: Examples, test: Examples | None, *, spec: InputSpec, name: str, skipped: Sequence[str] = ()
+    ) -> Dataset:
+        """Make a dataset of images that are checked already; nothing is copied, so they may be memory-mapped.
+
+        Args:
+            train, test: images in the inner form, (N, C, H, W) uint8 or float32, as `spec` says.
+            spec: what the images look like.
+            name: shown in reports.
+            skipped: image files that were damaged and left out.
+        """
+        for part in (train, test):
+            if part is not None and tuple(part.images.shape[1:]) != spec.shape:
+                raise InputError(f"images of shape {tuple(part.images.shape[1:])}, but the spec says {spec.shape}.")
+        result = object.__new__(cls)
+        result._set(train, test, spec, name, skipped)
+        return result
+
+    def _set(self, train: Examples, test: Examples | None, spec: InputSpec, name: str, skipped: Sequence[str]) -> None:
+        self.name, self.spec, self.skipped = name, spec, tuple(skipped)
+        self.train = Examples(train.images, train.labels, torch.arange(len(train)))
+        self.test = test
+        unknown = set(test.labels) - set(train.labels) if test is not None else set()
+        if unknown:
+            raise InputError(
+                f"the test images have classes that the training images lack: {sorted(map(str, unknown))[:5]}. "
+                "Drop them, or add training images."
+            )
 
     @property
     def classes(self) -> tuple[Label, ...]:
         """The training labels, each once, sorted."""
         return sorted_labels(self.train.labels)
+
+    def of_classes(self, classes: Iterable[Label]) -> Dataset:
+        """Return the dataset of some classes only."""
+        wanted = set(classes)
+        train = self.train.of_classes(wanted)
+        result = object.__new__(Dataset)
+        result.name, result.spec = self.name, self.spec
+        result.train = Examples(train.images, train.labels, torch.arange(len(train)))
+        result.test = None if self.test is None else self.test.of_classes(wanted)
+        return result
 
     def split(self, test_fraction: float, seed: int = 0) -> Dataset:
         """Return a dataset whose test part is a seeded, per-class share of these training images.
@@ -120,11 +154,8 @@ class Dataset:
         for row in range(len(self.classes)):
             members = rng.permutation(np.flatnonzero(labels == row))
             held[members[: min(round(test_fraction * len(members)), len(members) - 1)]] = True
-        result = object.__new__(Dataset)
-        result.name, result.spec = self.name, self.spec
-        train, result.test = (self.train.at(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
-        result.train = Examples(train.images, train.labels, torch.arange(len(train)))
-        return result
+        train, test = (self.train.at(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
+        return Dataset.of_examples(train, test, spec=self.spec, name=self.name, skipped=self.skipped)
 
     def __repr__(self) -> str:
         test = f"{len(self.test)} test images" if self.test else "no test images"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
+from ..decoding import read_image as read_image
+from ..decoding import to_rgb as to_rgb
 from ..errors import InputError
-from .dataset import Dataset
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -27,14 +32,15 @@ class FolderScan:
         return tuple(sorted({label for _, label in self.files}))
 
 
-def scan_folder(root: str | Path) -> FolderScan:
-    """List the images of a folder of class folders; nothing is decoded.
+def scan_folder(root: str | Path, *, classes: Collection[str] | None = None) -> FolderScan:
+    """List the images of a folder of class folders (or of some of them); nothing is decoded.
 
     The name of a class folder is the label. Sub-folders of a class folder belong to it. Hidden files and folders, and
     files that Pillow cannot read by their ending, are ignored and listed.
 
     Raises:
-        InputError: if the folder is missing, holds no class folder, or no image.
+        InputError: if the folder is missing, holds no class folder, no image, or two class folders whose names differ
+            only in case.
     """
     root = Path(root)
     if not root.is_dir():
@@ -44,56 +50,44 @@ def scan_folder(root: str | Path) -> FolderScan:
         raise InputError(
             f"{root} has no class folders. Put the images of each class in a sub-folder, e.g. {root}/owl/1.jpg."
         )
-    endings = _endings()
+    check_case([folder.name for folder in folders], root)
     files: list[tuple[Path, str]] = []
     ignored = [p for p in sorted(root.iterdir()) if p.is_file()]
     for folder in folders:
-        for path in sorted(_walk(folder)):
-            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-            if not hidden and path.suffix.lower() in endings:
-                files.append((path, folder.name))
-            else:
-                ignored.append(path)
+        if classes is not None and folder.name not in classes:
+            continue
+        images, others = image_files(folder)
+        files += [(path, folder.name) for path in images]
+        ignored += others
     if not files:
         raise InputError(f"{root} has class folders but no image that Pillow reads ({len(ignored)} other files).")
     return FolderScan(root, tuple(files), tuple(ignored))
 
 
-def read_image(path: str | Path, size: int) -> np.ndarray:
-    """Decode one image of any kind as (size, size, 3) uint8.
+def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """List the files of a folder and its sub-folders, sorted: images by their ending, and all others.
 
-    EXIF orientation is honoured; transparent parts become white; grey, palette, CMYK and 16-bit images become RGB; the
-    short side is resized to `size` and the centre is cropped.
-
-    Raises:
-        InputError: naming the file, if it cannot be decoded.
+    Hidden files count as others. Nothing is decoded.
     """
-    try:
-        with Image.open(path) as image:
-            upright = to_rgb(ImageOps.exif_transpose(image))
-            fitted = ImageOps.fit(upright, (size, size), method=Image.Resampling.BILINEAR)
-            return np.asarray(fitted, dtype=np.uint8)
-    except FileNotFoundError:
-        raise InputError(f"there is no image {path}.") from None
-    except Exception as error:  # whatever a damaged file makes one of Pillow's many decoders say
-        raise InputError(f"{path} cannot be read as an image ({error}). Remove or replace it.") from None
+    endings = _endings()
+    images: list[Path] = []
+    others: list[Path] = []
+    for path in sorted(_walk(folder)):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        (images if not hidden and path.suffix.lower() in endings else others).append(path)
+    return images, others
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert any Pillow mode to RGB; what is transparent becomes white, not whatever colour hides below it."""
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode in ("I", "I;16", "I;16B", "I;16L", "F"):
-        # Pillow clips these at 255: a 16-bit image would turn white. Stretch its own range instead.
-        values = np.asarray(image, dtype=np.float64)
-        top = 65535.0 if image.mode != "F" else max(float(values.max()), 1e-12)
-        scaled = values if values.max() <= 255 and image.mode != "F" else values * (255.0 / top)
-        return Image.fromarray(np.clip(scaled, 0, 255).astype(np.uint8)).convert("RGB")
-    if "A" in image.getbands() or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")
+def check_case(classes: Iterable[str], where: Path) -> None:
+    """Raise an `InputError` if two names differ only in case: on many disks they would be one folder."""
+    seen: dict[str, str] = {}
+    for name in classes:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise InputError(
+                f"{where} has classes {other!r} and {name!r}, which differ only in case: on another disk they would be "
+                "one folder. Rename one, or put their images together."
+            )
 
 
 def load_folder(
@@ -110,6 +104,8 @@ def load_folder(
     Returns:
         A `Dataset` whose labels are the names of the class folders.
     """
+    from .dataset import Dataset
+
     parts = []
     for folder in (root, test):
         if folder is None:

@@ -1,8 +1,46 @@
 """How stored prototypes are moved when the network moves: semantic drift compensation and its relatives."""
 
+from .adagauss import AdaGauss
+from .adc import ADC, Probes, adversarial_pairs
 from .base import Drift, FittedDrift
+from .blend import Blend
 from .compensate import DriftReport, compensate
+from .dpcr import DualProjection
+from .efc import EFCKernel
+from .folds import HeldOut, leave_one_class_out
+from .gate import Gated
+from .gp import GaussianProcess
+from .linear import MeanShift, Procrustes, Ridge, RidgeToIdentity
+from .local import LocalLinear
 from .oracle import Oracle
-from .sdc import SDC, FittedSDC, semantic_drift
+from .residual import AffineKernel
+from .sdc import SDC, FittedSDC, RelativeSDC, semantic_drift
 
-__all__ = ["SDC", "Drift", "DriftReport", "FittedDrift", "FittedSDC", "Oracle", "compensate", "semantic_drift"]
+__all__ = [
+    "ADC",
+    "SDC",
+    "AdaGauss",
+    "AffineKernel",
+    "Blend",
+    "Drift",
+    "DriftReport",
+    "DualProjection",
+    "EFCKernel",
+    "FittedDrift",
+    "FittedSDC",
+    "Gated",
+    "GaussianProcess",
+    "HeldOut",
+    "LocalLinear",
+    "MeanShift",
+    "Oracle",
+    "Probes",
+    "Procrustes",
+    "RelativeSDC",
+    "Ridge",
+    "RidgeToIdentity",
+    "adversarial_pairs",
+    "compensate",
+    "leave_one_class_out",
+    "semantic_drift",
+]

@@ -8,6 +8,7 @@ import torch
 
 from ..labels import Label
 from ..prototypes import Prototypes
+from ..statistics import dense, form_of
 from .base import FittedDrift
 
 
@@ -48,4 +49,8 @@ def compensate(old: Prototypes, fitted: FittedDrift | None) -> tuple[Prototypes,
     if fitted is None:
         return old, DriftReport(old.labels, old.means, old.means)
     means, diagnostics = fitted.explain(old.means)
-    return old.moved_to(means), DriftReport(old.labels, old.means, means, diagnostics)
+    form, statistics = form_of(old.statistics), old.statistics
+    if form is not None:
+        means, covariances = fitted.transport(old.means, dense(old.statistics, len(old)))
+        statistics = form.shorten(covariances, old.counts)
+    return old.moved_to(means, statistics), DriftReport(old.labels, old.means, means, diagnostics)

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import torch
 
-from ..config import number
-from .base import Drift, FittedDrift, check_pairs
+from ..config import number, optional, whole
+from .algebra import squared_distances
+from .base import Drift, FittedDrift, check_pairs, check_prototypes
 
 _CHUNK_ELEMENTS = 2**22  # kernel weights held at once, K x n: 16 MB of float32, which still fits the cache levels
 
@@ -85,29 +86,34 @@ def kernel_sums(
     prototypes: torch.Tensor,
     z_old: torch.Tensor,
     z_new: torch.Tensor,
-    sigma: float,
+    sigma: float | torch.Tensor,
     *,
     centre: torch.Tensor | None = None,
 ) -> KernelSums:
     """Return the sums of Eq. 10 over all images, chunk by chunk.
 
     Args:
+        sigma: bandwidth: one, or (K,) one a prototype.
         centre: (D,) subtracted from everything against cancellation; None: the mean of z_old. Sums that are to be
             merged must share it.
     """
     check_pairs(z_old, z_new)
-    if not (isinstance(sigma, (int, float)) and math.isfinite(sigma) and sigma > 0):
+    one = not isinstance(sigma, torch.Tensor)
+    if one and not (isinstance(sigma, (int, float)) and math.isfinite(sigma) and sigma > 0):
         raise ValueError(f"sigma must be a finite number greater than 0, got {sigma!r}")
-    if prototypes.ndim != 2 or prototypes.shape[1] != z_old.shape[1]:
-        raise ValueError(f"prototypes must be (K, {z_old.shape[1]}), got {tuple(prototypes.shape)}")
+    check_prototypes(prototypes, z_old.shape[1])
     result: KernelSums | None = None
     # ||z - mu||^2 = ||z||^2 - 2 z.mu + ||mu||^2 cancels badly far from the origin, so the cloud is centred first.
     centre = z_old.mean(dim=0) if centre is None else centre
+    each = None if one else torch.as_tensor(sigma, dtype=z_old.dtype)[:, None]
+    sigma = 1.0 if not one else sigma
     mu = (prototypes - centre) / sigma
     for old, new in _chunks(z_old, z_new, max(1, _CHUNK_ELEMENTS // max(len(prototypes), 1))):
         scaled = (old - centre) / sigma
         # log w up to ||mu||^2 / 2, which is the same for all images of a row and drops out of the softmax.
         log_w = torch.addmm(scaled.square().sum(dim=1), mu, scaled.T, beta=-0.5)  # Eq. 11, (K, n)
+        if each is not None:
+            log_w = log_w / each.square()
         peak = log_w.amax(dim=1)
         w = log_w.sub_(peak[:, None]).exp_()
         part = KernelSums(peak, w.sum(dim=1), w.square().sum(dim=1), w @ (new - old))  # Eqs. 9, 10
@@ -155,3 +161,58 @@ class FittedSDC(FittedDrift):
         """Return mu + Delta (Eq. 13), and the `effective_samples` behind each prototype's Delta."""
         sums = kernel_sums(prototypes, self.z_old, self.z_new, self.sigma)
         return prototypes + sums.drift, {"effective_samples": sums.effective_samples}
+
+
+@dataclass(frozen=True)
+class RelativeSDC(Drift):
+    """SDC whose bandwidth has no unit: a fraction of how far the prototypes are from the images.
+
+    sigma_c = fraction * median of all distances from prototypes to images (one sigma for all), or
+    sigma_c = fraction * distance from prototype c to its k-th nearest image (each its own).
+
+    The paper's 0.3 belongs to embeddings of unit length; where distances are another scale, it is the nearest image
+    (too small) or the mean shift (too large).
+
+    Args:
+        fraction: of the distance.
+        neighbours: k; None takes the median distance.
+    """
+
+    fraction: float = 0.3
+    neighbours: int | None = None
+    rules: ClassVar = {"fraction": number(above=0), "neighbours": optional(whole(1))}
+
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedRelativeSDC:
+        """Remember how the current images moved."""
+        check_pairs(z_old, z_new)
+        return FittedRelativeSDC(self, z_old, z_new)
+
+
+@dataclass(frozen=True)
+class FittedRelativeSDC(FittedDrift):
+    """SDC with the vector field of one task; the bandwidth follows the prototypes it is asked about."""
+
+    config: RelativeSDC
+    z_old: torch.Tensor
+    z_new: torch.Tensor
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return mu + Delta (Eq. 13), `effective_samples`, and the `sigma` of each prototype."""
+        check_prototypes(prototypes, self.z_old.shape[1])
+        sigma = relative_bandwidth(prototypes, self.z_old, self.config.fraction, self.config.neighbours)
+        sums = kernel_sums(prototypes, self.z_old, self.z_new, sigma)
+        values = {"effective_samples": sums.effective_samples, "sigma": sigma.to(prototypes.dtype)}
+        return prototypes + sums.drift, values
+
+
+def relative_bandwidth(
+    prototypes: torch.Tensor, z_old: torch.Tensor, fraction: float, neighbours: int | None
+) -> torch.Tensor:
+    """Return sigma_c, (K,), in float64: see `RelativeSDC`. Coinciding points get the smallest positive bandwidth."""
+    distances = squared_distances(prototypes, z_old).sqrt()
+    if neighbours is None:
+        scale = distances.median() if distances.numel() else torch.ones((), dtype=torch.float64)
+        scale = scale.expand(len(prototypes))
+    else:
+        scale = distances.kthvalue(min(neighbours, len(z_old)), dim=1).values
+    return (fraction * scale).clamp(min=1e-12)

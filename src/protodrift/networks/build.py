@@ -1,9 +1,11 @@
-"""Put a network together from a name or from the user's own module, and load weight files into it."""
+"""Put a network together from a name or from the user's own module."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,9 @@ from torch import nn
 from .. import seeding
 from ..data.arrays import InputSpec
 from ..errors import InputError, did_you_mean
-from . import resnet, small, vgg
+from . import efficientnet_lite, resnet, small, vgg
 from .embedder import Embedder, evaluating
+from .pretrained import ORIGINS, announce, find_weights, load_backbone_weights, pixel_statistics
 
 if TYPE_CHECKING:
     from ..objectives import Objective
@@ -24,6 +27,7 @@ _IMAGE_BACKBONES: dict[str, Callable[[int], tuple[nn.Module, int]]] = {
     "resnet18": resnet.resnet18,
     "resnet18-cifar": lambda channels: resnet.resnet18(channels, stem="cifar"),
     "vgg16": vgg.vgg16,
+    **{f"efficientnet-lite{v}": partial(efficientnet_lite.efficientnet_lite, v) for v in range(5)},
     "convnet": small.convnet,
 }
 _VECTOR_BACKBONES: dict[str, Callable[[int], tuple[nn.Module, int]]] = {"mlp": small.mlp}
@@ -32,12 +36,35 @@ BACKBONES = ("auto", *_IMAGE_BACKBONES, *_VECTOR_BACKBONES)
 """Names accepted for `backbone`."""
 
 
+def described(name: str) -> dict[str, Any]:
+    """Return what there is to know about a named backbone: input, features, parameters, published weights."""
+    images = name in _IMAGE_BACKBONES
+    with torch.device("meta"):  # shapes only: no memory, no random numbers
+        module, features = _IMAGE_BACKBONES[name](3) if images else _VECTOR_BACKBONES[name](64)
+    origin = ORIGINS.get(name)
+    return {
+        "input": "images" if images else "vectors",
+        "features": features,
+        "parameters": sum(weight.numel() for weight in module.parameters()),
+        "weights": origin.where if origin else None,
+        "licence": origin.licence if origin else None,
+        "resolution": origin.resolution if origin else None,
+    }
+
+
 def default_backbone(spec: InputSpec) -> str:
     """Choose a network for inputs of this kind."""
     if not spec.is_image:
         return "mlp"
     side = max(spec.shape[1:])
     return "convnet" if side <= 28 else "resnet32" if side <= 64 else "resnet18"
+
+
+def backbone_name(backbone: str | nn.Module, spec: InputSpec, crop: int | None = None) -> str:
+    """Return the name of a backbone: "auto" resolved, "" for a module of the user's."""
+    if isinstance(backbone, nn.Module):
+        return ""
+    return default_backbone(_seen(spec, crop)) if backbone == "auto" else backbone
 
 
 def embedding_options(objective: Objective, embedding_dim: int | None, normalise: bool) -> dict[str, Any]:
@@ -59,6 +86,7 @@ def build_embedder(
     normalise: bool = True,
     weights: str | Path | None = None,
     seed: int = 0,
+    crop: int | None = None,
 ) -> Embedder:
     """Make an embedding network with seeded initial weights.
 
@@ -67,15 +95,18 @@ def build_embedder(
         spec: what the inputs look like.
         embedding_dim: size of z; None uses the backbone's features as they are.
         normalise: L2-normalise z.
-        weights: a file with the backbone's weights (torchvision's names), or None.
+        weights: a weight file for the backbone, "imagenet", or another source (`networks.pretrained`); None: none.
+            Weights with a published preprocessing bring their pixel statistics along.
         seed: of the initial weights.
+        crop: side of the deterministic centre view; None: the whole image.
     """
+    spec = _seen(spec, crop)
     with seeding.global_seed(seed, "initial weights"):
         if isinstance(backbone, nn.Module):
-            module = copy.deepcopy(backbone)
+            name, module = "", copy.deepcopy(backbone)
             features = _feature_dim(module, spec)
         else:
-            name = default_backbone(spec) if backbone == "auto" else backbone
+            name = backbone_name(backbone, spec)
             table = _IMAGE_BACKBONES if spec.is_image else _VECTOR_BACKBONES
             if name not in table:
                 if name in BACKBONES:
@@ -84,9 +115,23 @@ def build_embedder(
                 raise InputError(f"unknown backbone {backbone!r}. {did_you_mean(backbone, BACKBONES)}")
             module, features = table[name](spec.shape[0])
         if weights is not None:
-            load_backbone_weights(module, weights)
-        network = Embedder(module, features, spec, embedding_dim, normalise)
+            file = find_weights(name, weights)
+            load_backbone_weights(module, file.path)
+            announce(file)
+        network = Embedder(module, features, spec, embedding_dim, normalise, crop)
+        pixels = pixel_statistics(name, weights, spec)
+        if pixels is not None:
+            network.standardise.fix(*pixels)
     return prepare(network)
+
+
+def _seen(spec: InputSpec, crop: int | None) -> InputSpec:
+    """Return what the backbone sees of inputs: the centre view."""
+    if crop is None:
+        return spec
+    if not spec.is_image or crop > min(spec.shape[1:]):
+        raise InputError(f"crop={crop} cannot be cut out of {spec}. Use larger images, a smaller crop, or crop=None.")
+    return replace(spec, shape=(spec.shape[0], crop, crop))
 
 
 def prepare(network: Embedder) -> Embedder:
@@ -96,46 +141,6 @@ def prepare(network: Embedder) -> Embedder:
     have the layout of one that was made.
     """
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
-def load_backbone_weights(backbone: nn.Module, path: str | Path) -> None:
-    """Load a `.safetensors` or PyTorch weight file into a backbone; nothing in the file is executed.
-
-    Entries of ImageNet's own classifier (`fc.*`, `classifier.6.*`) are passed over. Everything else must fit.
-
-    Raises:
-        InputError: if the file cannot be read, or its names or shapes do not fit the backbone.
-    """
-    path = Path(path)
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            state: dict[str, Any] = load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise InputError(f"there is no weight file {path}.") from None
-    except Exception as error:  # whatever a damaged file makes the reader say
-        raise InputError(f"{path} cannot be read as a weight file ({type(error).__name__}: {error}).") from None
-    if not isinstance(state, dict) or not all(
-        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
-    ):
-        raise InputError(f"{path} does not hold a state dict (a mapping of names to tensors).")
-    own = backbone.state_dict()
-    state = {k: v for k, v in state.items() if k in own or not k.startswith(("fc.", "classifier.6."))}
-    missing = sorted(k for k in own.keys() - state.keys() if not k.endswith("num_batches_tracked"))
-    extra = sorted(state.keys() - own.keys())
-    wrong = sorted(k for k in own.keys() & state.keys() if own[k].shape != state[k].shape)
-    if missing or extra or wrong:
-        raise InputError(
-            f"{path} does not fit this backbone: missing {missing[:3]}, unexpected {extra[:3]}, other shape "
-            f"{wrong[:3]} ({len(missing)}, {len(extra)}, {len(wrong)} in all). Is it the weights of another network?"
-        )
-    for name, value in state.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise InputError(f"{path}: {name} has NaN or infinite weights. The file is damaged, or from a failed run.")
-    backbone.load_state_dict(state, strict=False)
 
 
 def _feature_dim(module: nn.Module, spec: InputSpec) -> int:

@@ -27,9 +27,18 @@ class Standardise(nn.Module):
         shape = (spec.shape[0], 1, 1) if spec.is_image else spec.shape
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("std", torch.ones(shape))
+        self.fixed = False
+
+    def fix(self, mean: torch.Tensor, std: torch.Tensor) -> None:
+        """Take given statistics, (C,) or (D,) each, and keep them: those that pretrained weights were trained with."""
+        self.mean.copy_(mean.view_as(self.mean))
+        self.std.copy_(std.view_as(self.std))
+        self.fixed = True
 
     def fit(self, inputs: torch.Tensor) -> None:
-        """Take mean and standard deviation from (N, C, H, W) images or (N, D) vectors."""
+        """Take mean and standard deviation from (N, C, H, W) images or (N, D) vectors, unless they are fixed."""
+        if self.fixed:
+            return
         dims = (0, 2, 3) if inputs.ndim == 4 else (0,)
         # Accumulated in float64 over chunks: a float copy of a large uint8 set never exists as a whole.
         count = sum(part[:, :1].numel() for part in inputs.split(4096))
@@ -48,7 +57,7 @@ class Standardise(nn.Module):
 
 
 class Embedder(nn.Module):
-    """Standardise -> backbone -> linear head -> L2 normalisation.
+    """Centre view -> standardise -> backbone -> linear head -> L2 normalisation.
 
     Args:
         backbone: maps (N, C, H, W) or (N, D) to features (N, feature_dim).
@@ -56,12 +65,21 @@ class Embedder(nn.Module):
         spec: what its inputs look like.
         embedding_dim: size of z; 512 in the paper, 2 for pictures. None: no head, z are the backbone's features.
         normalise: L2-normalise z (the paper does; its 2-D pictures do not).
+        crop: side of the one deterministic view: the centre of larger images. Random views of this size pass as they
+            are. None: the whole image.
     """
 
     def __init__(
-        self, backbone: nn.Module, feature_dim: int, spec: InputSpec, embedding_dim: int | None, normalise: bool
+        self,
+        backbone: nn.Module,
+        feature_dim: int,
+        spec: InputSpec,
+        embedding_dim: int | None,
+        normalise: bool,
+        crop: int | None = None,
     ) -> None:
         super().__init__()
+        self.crop = crop
         self.standardise = Standardise(spec)
         self.backbone = backbone
         self.head = nn.Identity() if embedding_dim is None else nn.Linear(feature_dim, embedding_dim)
@@ -69,9 +87,14 @@ class Embedder(nn.Module):
         self.normalise = normalise
         self.heads = nn.ModuleList()  # one a task, for objectives that classify; metric objectives have none
 
+    def view(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the backbone sees of x: its centre if it is larger than `crop`, standardised."""
+        out: torch.Tensor = self.standardise(x if self.crop is None else centre_crop(x, self.crop))
+        return out
+
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Return the backbone's pooled features, (N, feature_dim)."""
-        out: torch.Tensor = self.backbone(self.standardise(x))
+        out: torch.Tensor = self.backbone(self.view(x))
         return out
 
     def feature_maps(self, x: torch.Tensor) -> torch.Tensor:
@@ -81,7 +104,7 @@ class Embedder(nn.Module):
                 f"{type(self.backbone).__name__} has no feature maps. This method needs a backbone with the methods "
                 "feature_maps(x) -> (N, C, h, w) and from_maps(maps) -> (N, features)."
             )
-        out: torch.Tensor = self.backbone.feature_maps(self.standardise(x))  # type: ignore[operator]
+        out: torch.Tensor = self.backbone.feature_maps(self.view(x))  # type: ignore[operator]
         return out
 
     def from_maps(self, maps: torch.Tensor) -> torch.Tensor:
@@ -105,6 +128,18 @@ class Embedder(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return z = F(x), (N, D)."""
         return self.finish(self.raw(x))
+
+
+def centre_crop(images: torch.Tensor, size: int) -> torch.Tensor:
+    """Cut the centre of (..., H, W) images down to size x size; a side that is not longer stays as it is.
+
+    >>> centre_crop(torch.arange(12).view(1, 3, 4), 2)
+    tensor([[[1, 2],
+             [5, 6]]])
+    """
+    height, width = images.shape[-2:]
+    top, left = max(0, height - size) // 2, max(0, width - size) // 2
+    return images[..., top : top + size, left : left + size]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..config import one_of
+from ..config import number, one_of
 from ..step import Step
 from .base import Held, Objective
 
@@ -52,10 +52,14 @@ class Softmax(_Heads):
     Args:
         over: "head": each task is a softmax of its own and trains its own head only (FT, LwF, EWC, MAS, R-EWC, LwM);
             "all": one softmax over the classes of all heads (Joint, and methods with exemplars).
+        smoothing: label smoothing: the target is 1 - smoothing plus an equal share of it for every class of the
+            softmax.
     """
 
     over: str = "head"
-    rules: ClassVar = {"over": one_of("head", "all")}
+    smoothing: float = 0.0
+    added: ClassVar = frozenset({"smoothing"})
+    rules: ClassVar = {"over": one_of("head", "all"), "smoothing": number(0, 0.9)}
 
     @property
     def spans_tasks(self) -> bool:
@@ -65,9 +69,12 @@ class Softmax(_Heads):
     def single_losses(self, step: Step) -> torch.Tensor:
         """Return -log p(y_i | x_i), (N,)."""
         if self.over == "all":
-            return F.cross_entropy(torch.cat(step.logits, dim=1), step.rows, reduction="none")
+            return self._cross_entropy(torch.cat(step.logits, dim=1), step.rows)
         before = sum(logits.shape[1] for logits in step.logits[:-1])
-        return F.cross_entropy(step.logits[-1], step.rows - before, reduction="none")
+        return self._cross_entropy(step.logits[-1], step.rows - before)
+
+    def _cross_entropy(self, logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, rows, reduction="none", label_smoothing=self.smoothing)
 
     def held(self, step: Step) -> Held:
         """The logits of the old heads: a softmax each, or one over all of them."""

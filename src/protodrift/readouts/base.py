@@ -10,8 +10,9 @@ from typing import ClassVar
 import torch
 
 from ..config import Config
-
-Tensors = dict[str, torch.Tensor]
+from ..errors import InputError
+from ..statistics import Covariance, dense
+from ..statistics import Tensors as Tensors
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class View:
         z_of_task: t -> (N, D), embeddings by the network as it was after task t (0: the initial one), for read-outs
             that keep all networks; None where only the last network is at hand.
         logits_of_task: t -> the outputs of the heads of that network; None likewise.
+        statistics: what is kept of each class beside its prototype, see `statistics.Covariance`.
+        counts: (K,) images behind each prototype; empty where nobody counted.
     """
 
     z: torch.Tensor
@@ -34,6 +37,21 @@ class View:
     kept: Tensors = field(default_factory=dict)
     z_of_task: Callable[[int], torch.Tensor] | None = None
     logits_of_task: Callable[[int], list[torch.Tensor]] | None = None
+    statistics: Tensors = field(default_factory=dict)
+    counts: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def covariances(self) -> torch.Tensor:
+        """Return the covariance of every class, (K, D, D).
+
+        Raises:
+            InputError: if none were kept.
+        """
+        if not self.statistics:
+            raise InputError(
+                "this read-out needs a covariance of every class, and the model kept none when it learned. Learn all "
+                "tasks with it, or use NearestClassMean()."
+            )
+        return dense(self.statistics, len(self.prototypes))
 
 
 @dataclass(frozen=True)
@@ -46,11 +64,18 @@ class Readout(Config):
     needs_heads: ClassVar[bool] = False
     """Whether it reads classification heads, which only some objectives train."""
 
-    space_name: ClassVar[str] = "plain"
-    """Names what `space` does: stages that agree on it can be shared."""
-
     needs_every_network: ClassVar[bool] = False
     """Whether it asks the networks of earlier tasks, which a learner does not keep."""
+
+    @property
+    def space_name(self) -> str:
+        """Names what `space` does: stages that agree on it can be shared."""
+        return "plain"
+
+    @property
+    def keeps(self) -> Covariance | None:
+        """What it needs to be kept of every class beside the mean; None: nothing."""
+        return None
 
     def space(self, z: torch.Tensor) -> torch.Tensor:
         """Map embeddings into the space in which prototypes are averaged and compared, (N, D) -> (N, D)."""
@@ -68,6 +93,13 @@ class Readout(Config):
             seed: the run's seed.
         """
         return kept
+
+    def coordinates(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return images and prototypes where this read-out compares them by distance, (N, C) and (K, C).
+
+        Calibration asks there how far an image is from the class it was given: by default in `space`.
+        """
+        return self.space(view.z), view.prototypes
 
     @abstractmethod
     def scores(self, view: View) -> torch.Tensor:

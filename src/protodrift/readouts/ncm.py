@@ -63,7 +63,11 @@ class NearestExemplarMean(Readout):
     """
 
     stores: ClassVar[str] = "a prototype for every class"
-    space_name: ClassVar[str] = "unit length"
+
+    @property
+    def space_name(self) -> str:
+        """Unit length."""
+        return "unit length"
 
     def space(self, z: torch.Tensor) -> torch.Tensor:
         """Return features of unit length."""

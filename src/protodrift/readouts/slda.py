@@ -41,13 +41,31 @@ class StreamingLDA(Readout):
             scatter, count = kept["scatter"] + scatter, kept["count"] + count
         return {"scatter": scatter, "count": count}
 
+    def linear(self, prototypes: torch.Tensor, kept: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the discriminants as a linear map, score_k = z . w_k + b_k: w (D, K) and b (K,), in float64."""
+        means = prototypes.double()
+        weights: torch.Tensor = torch.linalg.solve(self._shrunk(kept), means.T)  # (D, K): Lambda mu_k
+        return weights, -0.5 * (means.T * weights).sum(dim=0)
+
+    def _shrunk(self, kept: Tensors) -> torch.Tensor:
+        sigma = kept["scatter"] / kept["count"]
+        return (1 - self.shrinkage) * sigma + self.shrinkage * torch.eye(len(sigma), dtype=sigma.dtype)
+
+    def coordinates(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the discriminant coordinates: whitened by the covariance, in the plane that the class means span.
+
+        Outside that plane distances say nothing about classes: with few images they are mostly noise.
+        """
+        means = view.prototypes.double()
+        factor = torch.linalg.cholesky(self._shrunk(view.kept))  # P = L L', whitened: L^-1 z
+        centre = means.mean(dim=0)
+        between = torch.linalg.solve_triangular(factor, (means - centre).T, upper=False)  # (D, K)
+        axes = torch.linalg.svd(between, full_matrices=False).U[:, : max(1, len(means) - 1)]
+        project = torch.linalg.solve_triangular(factor.T, axes, upper=True)  # (D, C): z -> axes' L^-1 z
+        return (view.z.double() - centre) @ project, (means - centre) @ project
+
     def scores(self, view: View) -> torch.Tensor:
         """Return the discriminants, (N, K), in float64; a class without a prototype gets -inf."""
         valid = torch.isfinite(view.prototypes).all(dim=1)
-        means = torch.where(valid[:, None], view.prototypes, 0.0).double()
-        sigma = view.kept["scatter"] / view.kept["count"]
-        identity = torch.eye(len(sigma), dtype=sigma.dtype)
-        shrunk = (1 - self.shrinkage) * sigma + self.shrinkage * identity
-        weights: torch.Tensor = torch.linalg.solve(shrunk, means.T)  # (D, K): Lambda mu_k
-        scores = view.z.double() @ weights - 0.5 * (means.T * weights).sum(dim=0)
-        return scores.masked_fill(~valid, -torch.inf)
+        weights, bias = self.linear(torch.where(valid[:, None], view.prototypes, 0.0), view.kept)
+        return (view.z.double() @ weights + bias).masked_fill(~valid, -torch.inf)

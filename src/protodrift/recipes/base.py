@@ -8,13 +8,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..config import Config, encode, number, optional, whole
+from ..config import Config, encode, number, one_of, optional, whole
 from ..data import Dataset
+from ..data.transforms import Augmentation, CropFlip, RandomCropFlip, ResizedCropFlip
 from ..errors import InputError, did_you_mean
+from ..labels import Label
 from ..methods import Method
-from ..stages import Network
-from ..tasks import TaskStream
-from ..trainer import Training
+from ..progress import Reporter, silent
+from ..stages import Network, Tree
+from ..store import Store
+from ..tasks import TaskStream, ordered
+from ..trainer import Training, Warmup
+
+VIEWS = {
+    "plain": "images as they are; colour photos of 32 pixels or more are cropped with padding and mirrored",
+    "cifar": "4 pixels of black padding at 32 x 32, a random crop back to size, mirrored half of the time",
+    "paper": "256 x 256 stored for 224, a random crop, mirrored; evaluation on the centre crop (Sec. 5)",
+    "centre": "as paper, but the short side is resized and the centre cut out: nothing is squashed",
+    "released": "short side 256 for 224, a random part of random size and shape, mirrored; evaluation on the centre",
+}
+"""How training sees images at random. The sizes scale with the recipe's `size`."""
+
+_CROPPED = ("paper", "centre", "released")
 
 
 @dataclass(frozen=True)
@@ -24,17 +39,25 @@ class Recipe(Config):
     Args:
         name: what it is called.
         about: one line: which table or figure it is.
-        data: a named dataset ("digits"), or "folder": the folder given at run time.
+        data: "digits", a name from `protodrift data ls`, or "folder": the folder given at run time.
         tasks, first, step: how the classes are cut into tasks, as for `TaskStream`.
         classes: the tasks spelled out instead.
         class_order: the seed of the class order; None: sorted. It is not the training seed.
-        size: side of images read from a folder.
+        use_classes: how many classes take part, the first ones of the order; None: all.
+        size: side of the images that the network sees.
+        view: how training sees images at random, and evaluation in one way; see `VIEWS`.
         test_fraction: share of each class held out for testing, where the data has no test part of its own.
+        validation: a share of each class's TRAINING images that is held out and stands in for the test images, which
+            are not looked at: for choosing constants. None: the test images.
         network: the network.
+        warmup: a training of the backbone as a classifier of the first task's classes, before the first task, or None.
         training: how metric objectives are trained.
         classifier_training: how objectives that classify are trained; None: the same.
         rows: the methods by name, in the order of the table.
         table: the paper's table whose numbers stand beside ours, such as "table5_eleven_tasks/cifar100", or "".
+        budget: "paper" or "cpu", for recipes that have both.
+        mean_images: how many training images of each old class its true mean is measured on; None: all.
+        notes: where the constants come from, for people who read the recipe.
     """
 
     name: str
@@ -46,21 +69,33 @@ class Recipe(Config):
     step: int | None = None
     classes: tuple[tuple[str | int, ...], ...] | None = None
     class_order: int | None = None
+    use_classes: int | None = None
     size: int = 32
+    view: str = "plain"
     test_fraction: float = 0.2
+    validation: float | None = None
     network: Network = Network()
     training: Training = Training()
     classifier_training: Training | None = None
+    warmup: Warmup | None = None
     table: str = ""
+    budget: str = ""
+    mean_images: int | None = None
+    notes: tuple[str, ...] = ()
 
     rules: ClassVar = {
         "tasks": optional(whole(1)),
         "first": optional(whole(1)),
         "step": optional(whole(1)),
         "class_order": optional(whole(0)),
+        "use_classes": optional(whole(2)),
         "size": whole(8),
+        "view": one_of(*VIEWS),
         "test_fraction": number(0.01, 0.9),
+        "validation": optional(number(0.01, 0.9)),
+        "mean_images": optional(whole(1)),
     }
+    added: ClassVar = frozenset({"use_classes", "view", "validation", "warmup", "budget", "mean_images", "notes"})
 
     @property
     def methods(self) -> dict[str, Method]:
@@ -74,16 +109,64 @@ class Recipe(Config):
                 raise InputError(f"recipe {self.name!r} has no method {name!r}. {did_you_mean(name, self.methods)}")
         return replace(self, rows=tuple((name, self.methods[name]) for name in dict.fromkeys(names)))
 
+    @property
+    def stored_size(self) -> int:
+        """The side at which images are stored: larger than what the network sees where it sees crops (256 for 224)."""
+        return round(self.size * 256 / 224) if self.view in _CROPPED else self.size
+
+    @property
+    def fit(self) -> str:
+        """How photos become squares: "squash", or "centre": the short side is resized and the centre cut out."""
+        return "squash" if self.view == "paper" else "centre"
+
+    @property
+    def augment(self) -> Augmentation | str:
+        """The random views of training."""
+        views: dict[str, Augmentation | str] = {
+            "plain": "auto",
+            "cifar": CropFlip(pad=max(1, self.size // 8), mode="zeros"),
+            "paper": RandomCropFlip(self.size),
+            "centre": RandomCropFlip(self.size),
+            "released": ResizedCropFlip(self.size),
+        }
+        return views[self.view]
+
+    @property
+    def seen_network(self) -> Network:
+        """The network with the centre view that belongs to this recipe's random views."""
+        return replace(self.network, crop=self.size) if self.view in _CROPPED else self.network
+
+    def tree(
+        self, stream: TaskStream, *, seed: int = 0, store: Store | None = None, reporter: Reporter = silent
+    ) -> Tree:
+        """Return the tree of stages of this recipe for one seed."""
+        return Tree(
+            stream,
+            network=self.seen_network,
+            training=self.training,
+            classifier_training=self.classifier_training,
+            warmup=self.warmup,
+            augment=self.augment,
+            mean_images=self.mean_images,
+            seed=seed,
+            store=store,
+            reporter=reporter,
+        )
+
     def stream(self, dataset: Dataset) -> TaskStream:
         """Cut a dataset into this recipe's tasks."""
+        order: int | list[Label] | None = self.class_order
+        if self.use_classes is not None:
+            order = ordered(dataset.classes, self.class_order)[: self.use_classes]
+            dataset = dataset.of_classes(order)
         return TaskStream(
-            dataset, self.tasks, first=self.first, step=self.step, classes=self.classes, class_order=self.class_order
+            dataset, self.tasks, first=self.first, step=self.step, classes=self.classes, class_order=order
         )
 
     def resolved(self) -> dict[str, Any]:
         """Return everything, JSON-able, as `protodrift show` prints it."""
-        document: dict[str, Any] = encode(self)
-        document["rows"] = {name: encode(method) for name, method in self.rows}
+        document: dict[str, Any] = encode(self, complete=True)
+        document["rows"] = {name: encode(method, complete=True) for name, method in self.rows}
         return document
 
 
@@ -108,7 +191,7 @@ def with_settings(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
     return recipe
 
 
-_FIXED = ("name", "about", "rows", "data", "table")
+_FIXED = ("name", "about", "rows", "data", "table", "budget", "notes")
 
 
 def _fields(config: Config, owner: str = "recipe") -> Iterator[tuple[str, str]]:
@@ -117,7 +200,7 @@ def _fields(config: Config, owner: str = "recipe") -> Iterator[tuple[str, str]]:
             continue
         value = getattr(config, field.name)
         if isinstance(value, Config):
-            yield from _fields(value, field.name if owner == "recipe" else type(value).__name__)
+            yield from _fields(value, _owner(owner, field.name, value))
         elif isinstance(value, tuple) and value and all(isinstance(item, Config) for item in value):
             for item in value:
                 yield from _fields(item, type(item).__name__)
@@ -128,6 +211,13 @@ def _fields(config: Config, owner: str = "recipe") -> Iterator[tuple[str, str]]:
             yield from _fields(method, "Method")
 
 
+def _owner(outer: str, field: str, value: Config) -> str:
+    """Name the owner of nested settings: `training`, `warmup.training` in the recipe; `EWC`, `SDC` in its methods."""
+    if outer[0].isupper():
+        return type(value).__name__
+    return field if outer == "recipe" else f"{outer}.{field}"
+
+
 def _changed(config: Any, here: str, owner: str, name: str, value: Any) -> Any:
     """Return a copy of a tree of configs in which every `owner` has `name` set to `value`."""
     changes: dict[str, Any] = {}
@@ -136,9 +226,7 @@ def _changed(config: Any, here: str, owner: str, name: str, value: Any) -> Any:
         if here == owner and field.name == name:
             changes[name] = value
         elif isinstance(old, Config):
-            changes[field.name] = _changed(
-                old, field.name if here == "recipe" else type(old).__name__, owner, name, value
-            )
+            changes[field.name] = _changed(old, _owner(here, field.name, old), owner, name, value)
         elif field.name == "rows":
             changes["rows"] = tuple((row, _changed(method, "Method", owner, name, value)) for row, method in old)
         elif isinstance(old, tuple) and old and all(isinstance(item, Config) for item in old):

@@ -63,7 +63,8 @@ class Summary:
         mean_incremental_accuracy, seconds, bytes_stored: ().
         confusion: (K, K) counts after the last task, summed over the seeds.
         test_counts: test images of each task.
-        paper: (T,) what the paper prints for A_k, NaN where it prints nothing.
+        paper: (T,) what the paper prints after each task, NaN where it prints nothing.
+        paper_beside: what that stands beside, "average" or "overall" accuracy.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Summary:
     confusion: np.ndarray
     test_counts: tuple[int, ...]
     paper: np.ndarray
+    paper_beside: str = "average"
 
     @property
     def classes(self) -> tuple[Label, ...]:
@@ -225,6 +227,7 @@ def _summary(
         confusion=confusion,
         test_counts=tuple(int(count) for count in entries[0]["test_counts"]),
         paper=_paper(str(table), name, len(tasks)),
+        paper_beside=getattr(paper_table(str(table)), "beside", "average"),
         **{field: Spread.of(values) for field, values in arrays.items()},
     )
 

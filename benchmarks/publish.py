@@ -1,0 +1,88 @@
+"""Writes what a run measured into results/: the numbers as compact JSON, and its table with the columns of the issue.
+
+    python benchmarks/publish.py RUN results/cifar100_eleven
+
+The JSON is the run's `results.json` with floats rounded to five digits; `tests/test_results.py` compares the pages in
+results/ with it. The Markdown table goes to standard output, to be put into the page beside what there is to say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from protodrift.report.paper import paper_table
+from protodrift.runs import read_results
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return value
+
+
+def by_method(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    table: dict[str, list[dict[str, Any]]] = {}
+    for entry in document["results"]:
+        table.setdefault(entry["method"], []).append(entry)
+    return table
+
+
+def mean(entries: list[dict[str, Any]], value: Any) -> str:
+    """Return mean ± standard deviation over seeds, in percent."""
+    values = np.array([value(entry) for entry in entries], dtype=float)
+    spread = f" ± {100 * values.std(ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{100 * values.mean():.1f}{spread}"
+
+
+def later(entry: dict[str, Any]) -> float:
+    """Return the mean accuracy on tasks 2 to T after the last task."""
+    return float(np.mean(entry["accuracy_matrix"][-1][1:]))
+
+
+def markdown(document: dict[str, Any]) -> str:
+    tasks = len(document["tasks"])
+    printed = paper_table(document["table"])
+    head = ["method", "all classes", "paper", f"A_{tasks}", "first task", f"tasks 2-{tasks}", f"F_{tasks}", "distance"]
+    if tasks == 1:
+        head = ["method", "all classes"]
+    lines = ["| " + " | ".join(name.replace("_", "\\_") for name in head) + " |"]
+    lines.append("|---|" + "---:|" * (len(head) - 1))
+    for name, entries in by_method(document).items():
+        cells = [name.replace("*", "\\*"), mean(entries, lambda e: e["overall_accuracy"][-1])]
+        if tasks > 1:
+            paper = printed.rows[name][-1] if printed and name in printed.rows else np.nan
+            distances = [entry["old_prototype_distance"][-1] for entry in entries]
+            known = [d for d in distances if d is not None]
+            cells += [
+                f"{100 * paper:.1f}" if np.isfinite(paper) else "–",
+                mean(entries, lambda e: e["average_accuracy"][-1]),
+                mean(entries, lambda e: e["accuracy_matrix"][-1][0]),
+                mean(entries, later),
+                mean(entries, lambda e: e["average_forgetting"][-1]),
+                f"{np.mean(known):.3f}" if known else "–",
+            ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("target", type=Path, help="such as results/cifar100_eleven; .json is added")
+    args = parser.parse_args()
+    document = rounded(read_results(args.run))
+    args.target.with_suffix(".json").write_text(json.dumps(document, separators=(",", ":")) + "\n")
+    print(markdown(document))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""`protodrift evaluate`: how good a model is on labelled photos."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .words import percent, plural, table
+
+if TYPE_CHECKING:
+    from ..evaluation import Evaluation, Part
+
+_EPILOG = """\
+examples:
+  protodrift evaluate birds photos/test                               accuracy, calibration, retrieval
+  protodrift evaluate birds photos/test --confusion confusion.html    and a picture of what is taken for what
+  protodrift evaluate birds photos/test --json > evaluation.json
+
+Folders of classes that the model does not know are not mistakes: their photos show how well it tells strangers.
+"""
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "evaluate",
+        help="measure a model on labelled photos",
+        description="Accuracy, accuracy of each class, calibration, unknown detection and retrieval on a folder of "
+        "class folders (or a CSV of path,label) that the model has not learned from.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    parser.add_argument("data", metavar="DATA", type=Path, help="folder with one sub-folder a class, or a .csv file")
+    parser.add_argument("--confusion", metavar="FILE", type=Path, help="write the confusion matrix as a page (.html)")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate, print, draw."""
+    import sys
+
+    from ..data.photos import find_photos, read_photos, summary_of
+    from ..errors import InputError
+    from ..evaluation import evaluate
+    from ..learner import IncrementalClassifier
+    from ..progress import reporting
+
+    if args.confusion is not None and args.confusion.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--confusion {args.confusion}: the picture is an HTML page; give a name that ends in .html.")
+    clf = IncrementalClassifier.load(args.model)
+    spec = clf.state_.spec
+    if not spec.is_image or spec.shape[0] != 3 or spec.scale != "uint8":
+        raise InputError(f"{args.model} was made for {spec}, not for photos. Use the Python API for it.")
+    found = find_photos(args.data)
+    with reporting(not args.quiet) as reporter, reporter.reading("reading photos", len(found.files)) as on_file:
+        photos = read_photos(found, spec.shape[1], on_file)
+    passed = [*found.skipped, *photos.skipped]
+    for line in summary_of(passed):
+        print(f"protodrift: passed over {line}", file=sys.stderr)
+    labels = [_own_kind(clf, label) for label in photos.examples.labels]
+    result = evaluate(clf, photos.examples.images, labels)
+    if args.confusion is not None:
+        _draw(args, result)
+    if args.json:
+        print(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
+    else:
+        _print(args, result)
+    return 0
+
+
+def _own_kind(clf: object, label: object) -> str | int:
+    """Return a folder's name as the model has its labels: int, where they are."""
+    text = str(label)
+    known = clf.state_.prototypes.labels  # type: ignore[attr-defined]
+    return int(text) if isinstance(known[0], int) and text.lstrip("-").isdigit() else text
+
+
+def _print(args: argparse.Namespace, result: Evaluation) -> None:
+    from ..data.photos import shown
+
+    def row(name: str, part: Part | None) -> list[str]:
+        if part is None:
+            return [name, "0", "-", "-", "-", "-"]
+        values = [percent(part.accuracy), percent(part.calibration_error), percent(part.false_unknown)]
+        return [name, str(part.images), *values, "-" if part.auroc != part.auroc else f"{part.auroc:.3f}"]
+
+    head = ["classes", "photos", "accuracy", "calibration error", "false unknown", "AUROC"]
+    rows = [row("all known", result.all), row("of earlier lessons", result.old), row("of the last lesson", result.new)]
+    print(table(rows, head, right=range(1, 6)))
+    if result.never_learned:
+        print(
+            f"never learned: {plural(result.never_learned, 'photo')}, {percent(result.found_unknown)} of them called "
+            "unknown (AUROC: known against these)"
+        )
+    recall = ", ".join(f"Recall@{k} {percent(value)}" for k, value in result.recall.items())
+    print(f"retrieval among these photos: {recall}, mAP {percent(result.mean_average_precision)}")
+    print()
+    worst = sorted(result.per_class.items(), key=lambda item: item[1][1])
+    lines = [
+        [shown(str(label)), n, percent(right), "" if other is None else shown(str(other))]
+        for label, (n, right, other) in worst
+    ]
+    print(table(lines, ["class, worst first", "photos", "accuracy", "mostly taken for"], right=[1, 2]))
+    if args.confusion is not None:
+        print(f"\nwrote {args.confusion}")
+
+
+def _draw(args: argparse.Namespace, result: Evaluation) -> None:
+    from ..report import Section, render, write
+    from ..report.plots import heat_map
+
+    drawing = heat_map(
+        result.confusion,
+        [str(label) for label in result.classes],
+        result.tasks,
+        description=f"Confusion matrix of {len(result.classes)} classes: rows are true classes, columns answers.",
+    )
+    note = (
+        "Rows: the true class. Columns: the answer. Strong colour: a large share of the row. Lines: lessons. Hover "
+        "over a cell for names and numbers."
+    )
+    facts = {
+        "model": str(args.model),
+        "photos": f"{args.data}, {result.all.images} of known classes",
+        "accuracy": percent(result.all.accuracy),
+    }
+    names = "".join(f"<li>{_escaped(label)}</li>" for label in result.classes)
+    legend = Section("Classes in order", f"<ol>{names}</ol>")
+    page = render(
+        "What is taken for what",
+        f"{result.all.images} photos of {len(result.classes)} classes, {percent(result.all.accuracy)} named rightly.",
+        [Section("Confusion matrix", f"<figure>{drawing}</figure>", note), legend],
+        facts,
+    )
+    args.confusion.parent.mkdir(parents=True, exist_ok=True)
+    write(args.confusion, page)
+
+
+def _escaped(label: object) -> str:
+    from ..report.svg import escape
+
+    return escape(label)

@@ -1,0 +1,48 @@
+"""`protodrift forget`: take a class out of a model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+_EPILOG = """\
+examples:
+  protodrift forget birds "Sooty Albatross"
+
+Removes the class's prototype and all numbers of its own from every kept version, so that no version has it any more;
+`undo` ends there. The network's weights were trained while its photos were there, and still carry their influence: to
+be rid of that too, make a new model without it.
+"""
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "forget",
+        help="take a class out of a model, in all its versions",
+        description="Removes a class's prototype and statistics from all versions that are kept.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    parser.add_argument("label", metavar="CLASS", help="its name, as `protodrift inspect` shows it")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Forget the class."""
+    from ..forgetting import forget
+
+    left = forget(args.model, args.label)
+    print(
+        f"{args.model} has forgotten {args.label!r}: {left.classes} classes are left, version {left.version}.\n"
+        f"Its prototype and statistics are gone from all versions ({left.removed} older ones were removed), so undo "
+        "ends here."
+    )
+    if left.trained:
+        print("The network was trained with its photos, and its weights still carry their influence.")
+    else:
+        print("The network was never trained on its photos.")
+    if left.shared:
+        print("Sums over all classes that the read-out or a penalty keeps still hold its share.")
+    return 0

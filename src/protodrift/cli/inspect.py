@@ -1,0 +1,204 @@
+"""`protodrift inspect`: what a model knows, what it went through, and what every byte in it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .words import percent, plural, size_text, span, table
+
+if TYPE_CHECKING:
+    from ..accounting import Account
+    from ..learner import IncrementalClassifier
+
+_EPILOG = """\
+examples:
+  protodrift inspect birds             lessons, classes, drift, files
+  protodrift inspect birds --files     every file
+  protodrift inspect birds --json
+
+Every byte in the directory is accounted for by a declared tensor or field, so that no photo can hide in it. Weights,
+prototypes and statistics may still tell something about the photos that they were computed from.
+Exit status: 1 if the directory holds something that is no part of the model.
+"""
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "inspect",
+        help="show what a model knows and holds",
+        description="Shows lessons, classes, photos and bytes a class, drift with its uncertainty, and every file.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    parser.add_argument("--files", action="store_true", help="list every file")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the directory, and print what is in it."""
+    from ..accounting import account
+    from ..learner import IncrementalClassifier
+
+    clf = IncrementalClassifier.load(args.model)
+    found = account(args.model)
+    facts = _facts(clf, found)
+    if args.json:
+        print(json.dumps(facts, indent=1, ensure_ascii=False))
+    else:
+        _print(args, clf, facts, found)
+    return 1 if found.strangers else 0
+
+
+def _facts(clf: IncrementalClassifier, found: Account) -> dict[str, Any]:
+    from ..accounting import class_bytes
+
+    state, sizes = clf.state_, class_bytes(clf.state_)
+    calibration = state.calibration
+    return {
+        "versions": list(found.versions),
+        "input": state.spec.to_json(),
+        "backbone": clf.backbone if isinstance(clf.backbone, str) else type(clf.backbone).__name__,
+        "parameters": sum(weight.numel() for weight in state.trained.network.parameters()),
+        "embedding_dim": state.trained.network.embedding_dim,
+        "images_stored": 0 if state.trained.memory is None else len(state.trained.memory),
+        "tasks": [
+            {
+                "source": task.source,
+                "classes": list(task.classes),
+                "images": list(task.images),
+                "refreshed": [list(one) for one in task.refreshed],
+                "epochs": len(task.history),
+                "note": task.note,
+                "held_out": None if task.held_out is None else list(task.held_out),
+                "drift": [{"class": d.label, "moved": d.moved, "uncertainty": d.uncertainty} for d in task.drift],
+            }
+            for task in state.tasks
+        ],
+        "classes": [
+            {
+                "class": label,
+                "task": int(state.prototypes.tasks[row]),
+                "images": int(state.prototypes.counts[row]),
+                "bytes": sizes[label],
+                "held_out_images": int(calibration.images[row]),
+                "really_held_out": bool(calibration.honest[row]),
+                "temperature": float(calibration.temperatures[row]),
+                "distance_quantiles": _quantiles(calibration.quantiles[row].tolist()),
+                "relative_quantiles": _quantiles(calibration.relative[row].tolist()),
+            }
+            for row, label in enumerate(state.prototypes.labels)
+        ],
+        "files": [{"file": f.name, "bytes": f.bytes, "what": f.what, "belongs": f.ours} for f in found.files],
+        "bytes": found.bytes,
+        "accounted_versions": list(found.checked),
+    }
+
+
+def _quantiles(values: list[float]) -> dict[str, float | None]:
+    from ..calibration import LEVELS
+
+    return {str(level): None if q == float("inf") else q for level, q in zip(LEVELS, values, strict=True)}
+
+
+def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str, Any], found: Account) -> None:
+    from ..data.photos import shown
+
+    state = clf.state_
+    print(
+        f"{args.model}: version {found.versions[0]}, {plural(len(state.prototypes), 'class', 'classes')} in "
+        f"{plural(len(state.tasks), 'lesson')}"
+    )
+    print(
+        f"network: {facts['backbone']}, {facts['parameters'] / 1e6:.2f} million weights, embeddings of "
+        f"{facts['embedding_dim']} numbers; made for {state.spec}"
+    )
+    readout = type(clf.readout).__name__
+    print(f"method: {type(clf.objective).__name__} objective, drift {clf.drift}, read-out {readout}\n")
+    print(
+        table(
+            _lesson_rows(facts),
+            ["lesson", "from", "classes", "photos", "epochs", "held-out", "old moved by", "±"],
+            [0, 2, 3, 4, 5],
+        )
+    )
+    print()
+    rows = []
+    for one in facts["classes"]:
+        limit = one["relative_quantiles"]["0.95"] or one["distance_quantiles"]["0.95"]
+        rows.append(
+            [
+                shown(str(one["class"])),
+                one["task"],
+                one["images"],
+                one["bytes"],
+                "-" if limit is None else f"{limit:.3f}",
+                _moves(facts, one["class"]),
+            ]
+        )
+    print(table(rows, ["class", "lesson", "photos", "bytes", "unknown beyond", "moved since"], right=[1, 2, 3, 4, 5]))
+    print()
+    _print_files(args, facts, found)
+
+
+def _moves(facts: dict[str, Any], label: object) -> str:
+    moved = [d["moved"] for task in facts["tasks"] for d in task["drift"] if d["class"] == label]
+    return f"{sum(moved):.3f}" if moved else "-"
+
+
+def _lesson_rows(facts: dict[str, Any]) -> list[list[object]]:
+    from ..data.photos import shown
+
+    rows: list[list[object]] = []
+    for number, task in enumerate(facts["tasks"], 1):
+        moved = [d["moved"] for d in task["drift"]]
+        unsure = [d["uncertainty"] for d in task["drift"] if d["uncertainty"] is not None]
+        refreshed = f" (+{len(task['refreshed'])} refreshed)" if task["refreshed"] else ""
+        rows.append(
+            [
+                number,
+                shown(task["source"]) or "-",
+                f"{len(task['classes'])}{refreshed}",
+                sum(task["images"]) + sum(n for _, n in task["refreshed"]),
+                task["epochs"] or "-",
+                "-" if task["held_out"] is None else percent(task["held_out"][1]),
+                span(moved, "{:.3f}") if moved else "-",
+                span(unsure, "{:.3f}") if unsure else "-",
+            ]
+        )
+    return rows
+
+
+def _print_files(args: argparse.Namespace, facts: dict[str, Any], found: Account) -> None:
+    from ..data.photos import shown
+    from ..learning import has_unfinished, unfinished
+
+    if args.files:
+        print(table([[shown(f.name), f.bytes, f.what] for f in found.files], ["file", "bytes", "what"], right=[1]))
+        print()
+    older = len(found.versions) - 1
+    undo = f"undo can go back {plural(older, 'lesson')}" if older else "nothing to undo"
+    print(f"{plural(len(found.files), 'file')}, {size_text(found.bytes)}; {undo}")
+    stored = facts["images_stored"]
+    if len(found.checked) == len(found.versions):
+        print(
+            "every byte is accounted for: writing the model again gives the same files. "
+            + (
+                f"{plural(stored, 'photo')} of old lessons stored, as was asked for."
+                if stored
+                else "No photo is stored."
+            )
+        )
+    else:
+        left = [str(number) for number in found.versions if number not in found.checked]
+        print(f"not accounted byte for byte: version {', '.join(left)} (an older format, or a part of yours is needed)")
+    print("weights, prototypes and statistics may still tell something about the photos they were computed from")
+    for file in found.strangers:
+        print(f"does not belong: {shown(file.name)}, {size_text(file.bytes)} ({file.what})")
+    if has_unfinished(args.model):
+        print(f"an interrupted lesson waits in {unfinished(args.model)}: the same learn command goes on from there")

@@ -1,0 +1,208 @@
+"""`protodrift learn`: create a model from photos, or teach it new classes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .words import percent, plural, span, time_text
+
+if TYPE_CHECKING:
+    from ..data.photos import Found, Photos
+    from ..learning import Outcome, Place, Plan
+
+_EPILOG = """\
+examples:
+  protodrift learn birds photos/2026-10                    make a model from photos/2026-10/<class>/<photo>
+  protodrift learn birds photos/2026-11                    teach it the classes of the next month
+  protodrift learn birds list.csv                          lines of path,label instead of folders
+  protodrift learn birds photos/2026-12 --dry-run          say what would be learned, and change nothing
+  protodrift learn birds photos/2027-01 --known refresh    some classes are known: merge their photos
+
+A lesson is all or nothing: after an error, Ctrl-C or a power cut the model is what it was. The same command goes on
+where it stopped. Photos are not kept: a model holds weights, prototypes and statistics.
+"""
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "learn",
+        help="create a model from a folder of photos, or teach it new classes",
+        description="Learns the classes of a folder of class folders (or a CSV of path,label) into a model directory.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory; made if it is missing")
+    parser.add_argument("data", metavar="DATA", type=Path, help="folder with one sub-folder a class, or a .csv file")
+    parser.add_argument(
+        "--known",
+        choices=("error", "skip", "refresh"),
+        default="error",
+        help="photos of known classes: an error (default), pass over, or merge into what is known",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="read everything, learn nothing, change nothing")
+    parser.add_argument(
+        "--size", type=_positive, metavar="PIXELS", help="side of a photo as the network sees it (new models)"
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--train", dest="train", action="store_true", default=None, help="train the network on the photos (new models)"
+    )
+    mode.add_argument(
+        "--frozen", dest="train", action="store_false", help="leave the pretrained network as it is (new models)"
+    )
+    parser.add_argument(
+        "--epochs", type=_positive, metavar="N", help="passes over the photos, where the network trains"
+    )
+    parser.add_argument(
+        "--seed", type=_seed, metavar="N", help="of all that is drawn by chance (new models; default 0)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress; the summary only")
+    parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    value = _whole(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"a number of at least 1 is needed, got {text}")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = _whole(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"a seed is 0 or more, got {text}")
+    return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a whole number is needed, got {text!r}") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Learn, and print a summary."""
+    from ..data.photos import find_photos
+    from ..learning import look, workplace
+
+    found = find_photos(args.data)
+    if args.dry_run:
+        _work(args, look(args.model), found)
+        return 0
+    with workplace(args.model) as place:
+        return _work(args, place, found)
+
+
+def _work(args: argparse.Namespace, place: Place, found: Found) -> int:
+    import warnings
+
+    from ..errors import CollapseWarning, ImportanceWarning
+    from ..learning import carry_out, prepare
+    from ..progress import reporting
+
+    started = time.perf_counter()
+    options = {name: getattr(args, name) for name in ("size", "train", "epochs", "seed")}
+    print(_model_line(place))
+    print(f"{args.data}: {_classes_text(found.classes)}", flush=True)
+    with reporting(not args.quiet) as reporter:
+        plan = prepare(place, found, known=args.known, options=options, reporter=reporter)
+    _print_reading(found, plan.photos, plan)
+    print(plan.choice.words, flush=True)
+    if args.dry_run:
+        print(f"dry run: would learn {_plan_text(plan)}. Nothing was changed.")
+        return 0
+    with reporting(not args.quiet) as reporter, warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        outcome = carry_out(plan, reporter)
+    for warning in raised:
+        if issubclass(warning.category, CollapseWarning | ImportanceWarning):  # the others the summary says itself
+            print(f"warning: {warning.message}")
+    _print_summary(args, plan, outcome, time.perf_counter() - started)
+    return 0
+
+
+def _model_line(place: Place) -> str:
+    if place.classifier is None:
+        return f"{place.path} is a new model"
+    state = place.classifier.state_
+    lessons = plural(len(state.tasks), "lesson")
+    return f"{place.path}: version {place.version}, {plural(len(state.prototypes), 'class', 'classes')} in {lessons}"
+
+
+def _classes_text(classes: dict[str, int]) -> str:
+    photos = plural(sum(classes.values()), "photo")
+    return f"{photos} of {plural(len(classes), 'class', 'classes')}, {span(list(classes.values()))} each"
+
+
+def _plan_text(plan: Plan) -> str:
+    parts = [_classes_text(plan.new).replace(" of ", " of ", 1)] if plan.new else []
+    if plan.refreshed:
+        parts.append(f"refresh {plural(len(plan.refreshed), 'known class', 'known classes')}")
+    return " and ".join(parts)
+
+
+def _print_reading(found: Found, photos: Photos, plan: Plan) -> None:
+    from ..data.photos import shown, summary_of
+
+    if found.hint:
+        print(f"  note: {found.hint}")
+    passed = [*found.skipped, *photos.skipped]
+    if passed:
+        print(f"  passed over {plural(len(passed), 'file')}:")
+        for line in summary_of(passed):
+            print(f"    {line}")
+    if plan.skipped_known:
+        print(f"  passed over {plural(plan.skipped_known, 'photo')} of known classes")
+    if photos.repeats:
+        print(f"  note: {plural(photos.repeats, 'photo')} twice in the same class")
+    for one, other in photos.twins[:5]:
+        print(f"  warning: the same picture under two classes: {shown(one)} and {shown(other)}")
+    if len(photos.twins) > 5:
+        print(f"  warning: {len(photos.twins) - 5} more pictures under two classes")
+    single = [label for label, count in plan.new.items() if count == 1]
+    if single:
+        names = ", ".join(shown(label) for label in single[:3])
+        print(f"  note: one photo only of {names}{' and others' if len(single) > 3 else ''}: nothing to check it with")
+
+
+def _print_summary(args: argparse.Namespace, plan: Plan, outcome: Outcome, seconds: float) -> None:
+    state = outcome.classifier.state_
+    task = state.tasks[-1]
+    if outcome.resumed:
+        print(f"went on after epoch {outcome.resumed} of the interrupted lesson")
+    done = [plural(len(plan.new), "new class", "new classes")] if plan.new else []
+    done += [f"{plural(len(plan.refreshed), 'class', 'classes')} refreshed"] if plan.refreshed else []
+    print(
+        f"\nlearned {', '.join(done)} in {time_text(seconds)}: {plan.place.path} is version {outcome.version} with "
+        f"{plural(len(state.prototypes), 'class', 'classes')}"
+    )
+    if task.note and outcome.classifier.schedule.train != "none":
+        print(f"  network            not trained: {task.note}")
+    elif task.history:
+        print(f"  network            trained {plural(len(task.history), 'epoch')}, loss {task.history[-1]['loss']:.3f}")
+    if task.held_out is not None:
+        images, accuracy = task.held_out
+        print(
+            f"  held-out accuracy  {percent(accuracy)} of {plural(images, 'photo')} of the new classes, among all "
+            f"{len(state.prototypes)} classes"
+        )
+    elif plan.new:
+        print("  held-out accuracy  not known: too few photos to hold any out")
+    if task.drift:
+        moved = [one.moved for one in task.drift]
+        unsure = [one.uncertainty for one in task.drift if one.uncertainty is not None]
+        sure = f", may be off by {span(unsure, '{:.3f}')}" if unsure else ""
+        print(f"  old prototypes     moved by {sum(moved) / len(moved):.3f} on average ({span(moved, '{:.3f}')}){sure}")
+    elif len(state.tasks) > 1:
+        print("  old prototypes     stay: the network did not move")
+    print(
+        f"\nnext:  protodrift predict {args.model} PHOTO    protodrift inspect {args.model}    "
+        f"protodrift undo {args.model}"
+    )
+    sys.stdout.flush()

@@ -1,0 +1,187 @@
+"""`protodrift predict`: which class a photo shows, how sure that is, and whether it is none of them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .words import plural, table
+
+if TYPE_CHECKING:
+    from ..learner import IncrementalClassifier
+
+_EPILOG = """\
+examples:
+  protodrift predict birds a.jpg b.jpg                  a table
+  protodrift predict birds photos/new --csv > out.csv   every photo below a folder
+  protodrift predict birds photos/new --json --top 5
+  find . -name '*.jpg' | protodrift predict birds -     paths from standard input, one a line
+  curl -s URL | protodrift predict birds -              or one photo from standard input
+
+Confidence is calibrated on photos that were held out when a class was learned. A photo is "unknown" when it is farther
+from the nearest class than 95 % of that class's held-out photos did.
+Exit status: 0 if at least one photo could be read, 1 if none could.
+"""
+
+_BATCH = 64
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "predict",
+        help="say which class photos show, and how sure that is",
+        description="Names the class of photos, with calibrated confidence, or says that they are none of the classes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    parser.add_argument("places", metavar="IMAGE|FOLDER|-", nargs="+", help="photos, folders of photos, or - for stdin")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="a JSON list, one object a photo")
+    form.add_argument("--csv", action="store_true", help="comma-separated values, one line a photo")
+    parser.add_argument("--top", type=_positive, default=3, metavar="K", help="so many likeliest classes (default 3)")
+    parser.add_argument("--no-unknown", action="store_true", help="always name a class")
+    parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number of at least 1 is needed, got {text!r}")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict batch by batch, print all answers."""
+    from ..learner import IncrementalClassifier
+
+    clf = IncrementalClassifier.load(args.model)
+    answers = list(_answers(clf, args))
+    if args.json:
+        print(json.dumps(answers, indent=1, ensure_ascii=False))
+    elif args.csv:
+        _print_csv(answers, args.top)
+    else:
+        _print_table(answers, args.top)
+    failed = [one for one in answers if "error" in one]
+    for one in failed[:20]:
+        print(f"protodrift: passed over {one['file']}: {one['error']}", file=sys.stderr)
+    if len(failed) > 20:
+        print(f"protodrift: passed over {len(failed) - 20} more", file=sys.stderr)
+    return 1 if len(failed) == len(answers) else 0
+
+
+def _answers(clf: IncrementalClassifier, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield one answer a photo, in order."""
+    import itertools
+
+    import numpy as np
+
+    from ..data.photos import load_photo, shown
+    from ..errors import InputError
+
+    spec = clf.state_.spec
+    if not spec.is_image or spec.shape[0] != 3 or spec.scale != "uint8":
+        raise InputError(f"{args.model} was made for {spec}, not for photos. Use the Python API for it.")
+    places = iter(_places(args.places))
+    while batch := list(itertools.islice(places, _BATCH)):
+        read: dict[int, Any] = {}
+        errors: dict[int, str] = {}
+        for i, (path, source) in enumerate(batch):
+            try:
+                read[i] = load_photo(source, spec.shape[1])
+            except InputError as error:
+                errors[i] = str(error).replace(f"{shown(path)} ", "").replace(f"{shown(path)}: ", "").rstrip(".")
+        found = clf.recognise(np.stack(list(read.values()))) if read else None
+        row_of = {i: row for row, i in enumerate(read)}
+        for i, (path, _) in enumerate(batch):
+            if i in errors:
+                yield {"file": str(path), "error": errors[i]}
+                continue
+            assert found is not None
+            row = row_of[i]
+            unknown = bool(found.unknown[row]) and not args.no_unknown
+            top = [
+                {"class": label, "confidence": round(share, 6), "distance": round(distance, 6)}
+                for label, share, distance in found.top(row, args.top)
+            ]
+            yield {
+                "file": str(path),
+                "class": None if unknown else top[0]["class"],
+                "unknown": unknown,
+                "novelty": round(float(found.novelty[row]), 6),
+                "top": top,
+            }
+
+
+def _places(places: list[str]) -> Iterator[tuple[Path, Any]]:
+    """Yield what to read: a name for it, and a path or an open file."""
+    from ..data.photos import find_images
+
+    for place in places:
+        if place != "-":
+            yield from ((path, path) for path in find_images([place]))
+            continue
+        yield from _from_stdin()
+
+
+def _from_stdin() -> Iterator[tuple[Path, Any]]:
+    import io
+
+    from PIL import Image
+
+    from ..data.photos import find_images
+    from ..errors import InputError
+
+    data = sys.stdin.buffer.read()
+    try:
+        with Image.open(io.BytesIO(data)):
+            pass
+    except Exception:  # no image: then it is a list of paths
+        lines = [line for line in data.decode(errors="surrogateescape").splitlines() if line.strip()]
+        if not lines or b"\0" in data:
+            raise InputError("standard input holds neither an image nor paths, one a line.") from None
+        yield from ((path, path) for path in find_images(lines))
+    else:
+        yield Path("-"), data
+
+
+def _print_table(answers: list[dict[str, Any]], top: int) -> None:
+    from ..data.photos import shown
+
+    rows = []
+    for one in answers:
+        if "error" in one:
+            continue
+        named = [f"{shown(str(c['class']))} {100 * c['confidence']:.0f} %" for c in one["top"]]
+        answer = "unknown" if one["unknown"] else named[0]
+        others = [f"nearest: {named[0]}", *named[1:]] if one["unknown"] else named[1:]
+        rows.append([shown(one["file"]), answer, ", ".join(others)])
+    if rows:
+        print(table(rows, ["photo", "class", "then"] if top > 1 else ["photo", "class", ""]))
+    failed = sum("error" in one for one in answers)
+    unknown = sum(bool(one.get("unknown")) for one in answers)
+    if len(answers) > 1:
+        parts = [plural(len(answers) - failed, "photo")]
+        parts += [f"{unknown} unknown"] if unknown else []
+        parts += [f"{failed} could not be read"] if failed else []
+        print("\n" + ", ".join(parts))
+
+
+def _print_csv(answers: list[dict[str, Any]], top: int) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    columns = ["file", "class", "confidence", "unknown", "novelty"]
+    writer.writerow([*columns, *(f"{name}{k}" for k in range(2, top + 1) for name in ("class", "confidence")), "error"])
+    for one in answers:
+        ranked = one.get("top", [])
+        first = ranked[0] if ranked else {"class": "", "confidence": ""}
+        named = "unknown" if one.get("unknown") else first["class"]
+        row = [one["file"], named, first["confidence"], int(one.get("unknown", 0)), one.get("novelty", "")]
+        for k in range(1, top):
+            row += [ranked[k]["class"], ranked[k]["confidence"]] if k < len(ranked) else ["", ""]
+        writer.writerow([*row, one.get("error", "")])

@@ -1,0 +1,96 @@
+"""`protodrift serve`: a model over HTTP, with a page."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from pathlib import Path
+
+from .words import plural
+
+_EPILOG = """\
+examples:
+  protodrift serve birds                                       open http://127.0.0.1:8000/ in a browser
+  curl -F images=@a.jpg -F images=@b.jpg http://127.0.0.1:8000/predict
+  protodrift serve birds --host 0.0.0.0 --token-file token     reachable from other machines
+  curl -H "Authorization: Bearer $(cat token)" --data-binary @a.jpg http://HOST:8000/predict
+
+`protodrift learn birds ...` may run meanwhile: the new version is picked up, and no request is dropped. Ctrl-C and
+SIGTERM finish what is in flight. There is no encryption: put a proxy with TLS before it where others could listen.
+Needs:  pip install 'protodrift[serve]'
+"""
+
+_PARTS = ("fastapi", "uvicorn", "python_multipart")
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "serve",
+        help="answer over HTTP, with a page to drop photos on",
+        description="Serves a model: an HTTP API, and a page that shows what it knows and how its classes moved.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
+    parser.add_argument("--port", type=_whole(0), default=8000, help="port (default 8000; 0: any that is free)")
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="a file with the token that clients must know")
+    parser.add_argument("--device", default="cpu", help="where the network runs (default cpu)")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--max-body", type=_whole(1), default=32, metavar="MB", help="a request (default 32)")
+    limits.add_argument("--max-pixels", type=_whole(1), default=50, metavar="MILLIONS", help="an image (default 50)")
+    limits.add_argument("--max-images", type=_whole(1), default=64, metavar="N", help="in a request (default 64)")
+    limits.add_argument(
+        "--max-in-flight", type=_whole(1), default=64, metavar="N", help="requests at a time (default 64)"
+    )
+    limits.add_argument("--timeout", type=_whole(1), default=30, metavar="SECONDS", help="for a request (default 30)")
+    parser.set_defaults(run=run)
+
+
+def _whole(low: int):  # type: ignore[no-untyped-def]
+    def read(text: str) -> int:
+        if not text.isdigit() or int(text) < low:
+            raise argparse.ArgumentTypeError(f"a whole number of at least {low} is needed, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load the model, listen, serve until told to stop."""
+    from ..errors import InputError
+
+    missing = [name for name in _PARTS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"serving needs {', '.join(missing)}. Install:  pip install 'protodrift[serve]'")
+    from ..serve.app import build_app
+    from ..serve.guard import read_token
+    from ..serve.limits import Limits
+    from ..serve.running import LOOPBACK_NAMES, bound, is_loopback, run_until_stopped, url_of
+    from ..serve.watching import Watched
+
+    token = None if args.token_file is None else read_token(args.token_file)
+    if token is None and not is_loopback(args.host):
+        raise InputError(
+            f"--host {args.host} lets other machines ask: add --token-file FILE. Make one: "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))' > token"
+        )
+    limits = Limits(
+        body=args.max_body * 2**20,
+        pixels=args.max_pixels * 1_000_000,
+        images=args.max_images,
+        in_flight=args.max_in_flight,
+        seconds=float(args.timeout),
+    )
+    watched = Watched(args.model, device=args.device)
+    hosts = LOOPBACK_NAMES | {args.host} if token is None else None
+    app = build_app(watched, limits, token=token, hosts=hosts)
+    listener = bound(args.host, args.port)
+    served = watched.served
+    classes = plural(len(served.classifier.state_.prototypes), "class", "classes")
+    print(f"serving {args.model}, version {served.current.version} with {classes}, at {url_of(listener)}", flush=True)
+    print("stop with Ctrl-C", flush=True)
+    run_until_stopped(app, listener, limits.seconds + 5)
+    print("stopped; nothing was in flight any more")
+    return 0

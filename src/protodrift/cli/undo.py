@@ -1,0 +1,38 @@
+"""`protodrift undo`: a model as it was before its last lesson."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+_EPILOG = """\
+examples:
+  protodrift undo birds        back to before the last `learn`; again: one more back
+  protodrift inspect birds     shows how far back undo can go
+"""
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "undo",
+        help="go back to before the last lesson",
+        description="Makes the version before the last lesson current again, bit for bit, and removes the last one.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Go back one version."""
+    from .. import saving
+
+    before = saving.read(args.model).manifest.get("labels", [])
+    left, now = saving.undo(args.model)
+    after = saving.read(args.model).manifest.get("labels", [])
+    gone = [str(label) for label in before if label not in set(after)]
+    names = f" without {', '.join(gone[:5])}{' and others' if len(gone) > 5 else ''}" if gone else ""
+    print(f"{args.model} is version {now} again, {len(after)} classes{names}; version {left} was removed")
+    return 0

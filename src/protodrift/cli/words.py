@@ -1,0 +1,70 @@
+"""Numbers and tables as people read them; shared by the verbs that talk about models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "photo"), plural(2, "class", "classes")
+    ('1 photo', '2 classes')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes.
+
+    >>> size_text(999), size_text(20_500_000)
+    ('999 bytes', '20.5 MB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return plural(count, "byte")
+
+
+def time_text(seconds: float) -> str:
+    """Return a duration."""
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent.
+
+    >>> percent(0.1234), percent(float("nan"))
+    ('12.3 %', '-')
+    """
+    return "-" if share != share else f"{100 * share:.1f} %"
+
+
+def table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), right: Sequence[int] = ()) -> str:
+    """Return rows as aligned text; the columns in `right` are aligned to the right.
+
+    >>> print(table([["owl", 3], ["sparrow", 12]], ["class", "photos"], right=[1]))
+    class    photos
+    owl           3
+    sparrow      12
+    """
+    lines = [[str(cell) for cell in row] for row in ([head] if head else [])] + [[str(c) for c in row] for row in rows]
+    if not lines:
+        return ""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(pairs)
+        ).rstrip()
+        for pairs in (list(zip(line, widths, strict=True)) for line in lines)
+    )
+
+
+def span(values: Sequence[float], form: str = "{:.3g}") -> str:
+    """Return smallest to largest.
+
+    >>> span([3, 1, 2]), span([2, 2])
+    ('1 to 3', '2')
+    """
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"

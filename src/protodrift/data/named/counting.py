@@ -1,0 +1,48 @@
+"""What was counted beside what was published."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...errors import InputError
+from ...labels import Label
+from .base import NamedDataset
+
+
+def require_counts(
+    dataset: NamedDataset, folder: Path, train: Sequence[Label], test: Sequence[Label], classes: int | None = None
+) -> None:
+    """Raise an `InputError` if a folder's counts are not the published ones."""
+    wrong = [
+        f"{what} {counted:,} (published: {published:,})"
+        for what, counted, published in counts(dataset, train, test, classes)
+        if published is not None and counted != published
+    ]
+    if wrong:
+        raise InputError(
+            f"{folder} does not hold {dataset.title} as published: {', '.join(wrong)}. `protodrift data check "
+            f"{dataset.name}` says more; check=False takes it as it is."
+        )
+
+
+def counts(
+    dataset: NamedDataset, train: Sequence[Label], test: Sequence[Label], classes: int | None = None
+) -> list[tuple[str, int, int | None]]:
+    """Return (what, counted, published) of a dataset; published is None where it is not one number."""
+    expected, expected_train, expected_test = dataset.published(classes)
+    both = None if expected_train is None else expected_train + expected_test
+    rows = [
+        ("training images", len(train), expected_train),
+        ("test images", len(test), expected_test),
+        ("images in all", len(train) + len(test), both),
+        ("classes", len(set(train) | set(test)), expected),
+    ]
+    if dataset.balanced and expected_train is not None:
+        # The class that is furthest from the published share tells that labels are wrong where the sums are right.
+        for what, labels, total in (("training", train, expected_train), ("test", test, expected_test)):
+            share = total // expected
+            furthest = max(Counter(labels).values(), key=lambda n: abs(n - share), default=0)
+            rows.append((f"{what} images a class", furthest, share))
+    return rows

@@ -1,0 +1,126 @@
+"""AdaGauss's adapter: a small network from old to new embeddings, through which whole Gaussians go (NeurIPS 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from ..config import number, whole
+from ..seeding import generator
+from ..statistics import Covariance
+from .algebra import squared_distances, subspace
+from .base import Drift, FittedDrift, check_pairs, check_prototypes
+
+
+@dataclass(frozen=True)
+class AdaGauss(Drift):
+    """An adapter g: z_old -> z_new is trained on the current images; N(p, Sigma) is pushed through it by samples.
+
+        g(x) = x + W2 gelu(W1 x),  min mean |g(m_i) - z_i|^2;   p, Sigma -> mean and covariance of g(x), x ~ N(p, Sigma)
+
+    The samples are the same standard normal numbers for every class. Without covariances p -> g(p). The adapter works
+    in the directions that old and new embeddings span. It starts as the identity (W2 = 0), a departure: the original
+    starts from random weights and forgets what it was not shown.
+
+    Args:
+        hidden: width of its one hidden layer.
+        epochs, learning_rate, batch_size, weight_decay: of AdamW with a cosine schedule.
+        samples: of each class.
+        seed: of weights, batches and samples.
+    """
+
+    hidden: int = 128
+    epochs: int = 30
+    learning_rate: float = 1e-3
+    batch_size: int = 64
+    weight_decay: float = 1e-2
+    samples: int = 10_000
+    seed: int = 0
+    rules: ClassVar = {
+        "hidden": whole(1),
+        "epochs": whole(1),
+        "learning_rate": number(above=0),
+        "batch_size": whole(1),
+        "weight_decay": number(0),
+        "samples": whole(2),
+        "seed": whole(0),
+    }
+
+    @property
+    def keeps(self) -> Covariance | None:
+        """A full covariance of every class."""
+        return Covariance()
+
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAdaGauss:
+        """Train the adapter."""
+        check_pairs(z_old, z_new)
+        mean, basis = subspace(torch.cat([z_old, z_new]))
+        x, y = (z_old.double() - mean) @ basis, (z_new.double() - mean) @ basis
+        scale = float(x.square().sum(dim=1).mean().sqrt().clamp(min=1e-12))
+        layers = self._trained((x / scale).float(), (y / scale).float())
+        return FittedAdaGauss(self, mean, basis, scale, layers, z_old)
+
+    def _trained(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        draw = generator(self.seed, "adapter")
+        size = x.shape[1]
+        shapes = ((self.hidden, size), (self.hidden,), (size, self.hidden), (size,))
+        layers = [torch.zeros(shape) for shape in shapes]
+        layers[0].normal_(generator=draw).mul_(max(size, 1) ** -0.5)
+        for layer in layers:
+            layer.requires_grad_(True)
+        optimiser = torch.optim.AdamW(layers, lr=self.learning_rate, weight_decay=self.weight_decay)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs)
+        with torch.enable_grad():
+            for _ in range(self.epochs):
+                for part in torch.randperm(len(x), generator=draw).split(self.batch_size):
+                    loss = (_adapt(x[part], layers) - y[part]).square().sum(dim=1).mean()
+                    optimiser.zero_grad()
+                    loss.backward()
+                    optimiser.step()
+                schedule.step()
+        return tuple(layer.detach() for layer in layers)
+
+
+def _adapt(x: torch.Tensor, layers: tuple[torch.Tensor, ...] | list[torch.Tensor]) -> torch.Tensor:
+    return x + F.linear(F.gelu(F.linear(x, layers[0], layers[1])), layers[2], layers[3])
+
+
+@dataclass(frozen=True)
+class FittedAdaGauss(FittedDrift):
+    """A trained adapter, in coordinates of the subspace over `scale`."""
+
+    config: AdaGauss
+    mean: torch.Tensor
+    basis: torch.Tensor
+    scale: float
+    layers: tuple[torch.Tensor, ...]
+    z_old: torch.Tensor
+
+    def adapt(self, x: torch.Tensor) -> torch.Tensor:
+        """Return g(x), (N, D) -> (N, D) in float64; what lies beyond the subspace stays."""
+        inside = (x.double() - self.mean) @ self.basis
+        moved = _adapt((inside / self.scale).float(), self.layers).double() * self.scale
+        return x.double() + (moved - inside) @ self.basis.T
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return g(p), and the `distance` to the nearest image the adapter has seen."""
+        check_prototypes(prototypes, len(self.mean))
+        distance = squared_distances(prototypes, self.z_old).amin(dim=1).sqrt()
+        return self.adapt(prototypes).to(prototypes.dtype), {"distance": distance.to(prototypes.dtype)}
+
+    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean and covariance of g(x), x ~ N(p, Sigma), over samples."""
+        draw = generator(self.config.seed, "adapter samples")
+        noise = torch.randn(self.config.samples, len(self.mean), generator=draw, dtype=torch.float64)
+        noise = noise - noise.mean(dim=0)  # so that a linear adapter moves means exactly
+        means, moved = prototypes.double().clone(), covariances.clone()
+        for row, (p, sigma) in enumerate(zip(prototypes.double(), covariances, strict=True)):
+            values, vectors = torch.linalg.eigh(sigma.double())
+            adapted = self.adapt(p + noise @ (vectors * values.clamp(min=0).sqrt()).T)
+            means[row] = adapted.mean(dim=0)
+            centred = adapted - means[row]
+            moved[row] = (centred.T @ centred / len(centred)).to(moved.dtype)
+        return means.to(prototypes.dtype), moved

@@ -1,0 +1,68 @@
+"""DPCR's dual projection: one linear map for the task, and a projection for every class (ICML 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..config import number, one_of
+from ..statistics import Covariance
+from .base import Drift, FittedDrift
+from .linear import FittedAffine, Ridge
+
+
+@dataclass(frozen=True)
+class DualProjection(Drift):
+    """P_c = A U_c U_c', p -> p P_c, Phi_c -> P_c' Phi_c P_c: a ridge map, then the class's own subspace.
+
+    Phi_c = Sigma_c + p p' is the class's mean outer product, U_c its eigenvectors with eigenvalues above `threshold` of
+    the largest. It needs a covariance of every class; a prototype without one is moved by A alone.
+
+    Args:
+        ridge: of A, as for `Ridge`.
+        threshold: relative; the smaller, the more of each class's directions stay.
+        order: "after": the class's projection follows A, as written above; "before": P_c = U_c U_c' A, which leaves
+            what the class really spans untouched.
+    """
+
+    ridge: float = 1e-2
+    threshold: float = 1e-3
+    order: str = "after"
+    rules: ClassVar = {"ridge": number(0), "threshold": number(0, 1), "order": one_of("after", "before")}
+
+    @property
+    def keeps(self) -> Covariance | None:
+        """A full covariance of every class."""
+        return Covariance()
+
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDualProjection:
+        """Solve for A."""
+        return FittedDualProjection(self, Ridge(self.ridge).fit(z_old, z_new))
+
+
+@dataclass(frozen=True)
+class FittedDualProjection(FittedDrift):
+    """The task's map; every class brings its own projection."""
+
+    config: DualProjection
+    linear: FittedAffine
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return p A: what can be said without covariances."""
+        return self.linear.explain(prototypes)
+
+    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return p P_c, and P_c' Phi_c P_c about it."""
+        means, moved = prototypes.double().clone(), covariances.clone()
+        for row, (p, sigma) in enumerate(zip(prototypes.double(), covariances, strict=True)):
+            phi = sigma.double() + torch.outer(p, p)
+            values, vectors = torch.linalg.eigh(phi)
+            own = vectors[:, values > self.config.threshold * values[-1]]
+            projection = own @ own.T
+            weight = self.linear.weight
+            weight = weight @ projection if self.config.order == "after" else projection @ weight
+            means[row] = p @ weight
+            moved[row] = (weight.T @ phi @ weight - torch.outer(means[row], means[row])).to(moved.dtype)
+        return means.to(prototypes.dtype), moved

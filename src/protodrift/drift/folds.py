@@ -1,0 +1,106 @@
+"""Leave-one-class-out: how an estimator fares on a class it was not shown, measured on the current classes.
+
+Old classes are not among the current images, so an error on left-out IMAGES says nothing about them (the rest of their
+class is there); an error on a left-out CLASS does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .algebra import squared_distances
+from .base import Drift
+
+_ENOUGH = 4  # classes; of fewer, leaving one out leaves too little of the field to judge an estimator by
+_PARTS = 6
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What an estimator said about classes it was not shown.
+
+    Attributes:
+        before: (C, D) their means in the old space.
+        predicted: (C, D) where the estimator, fitted without them, puts these.
+        after: (C, D) their true means in the new space.
+        distance: (C,) from each mean to the nearest image it was fitted on.
+    """
+
+    before: torch.Tensor
+    predicted: torch.Tensor
+    after: torch.Tensor
+    distance: torch.Tensor
+
+    @property
+    def errors(self) -> torch.Tensor:
+        """|predicted - after|, (C,)."""
+        lengths: torch.Tensor = torch.linalg.vector_norm(self.predicted - self.after, dim=1)
+        return lengths
+
+    @property
+    def errors_of_none(self) -> torch.Tensor:
+        """|before - after|, (C,): what not moving would have cost."""
+        lengths: torch.Tensor = torch.linalg.vector_norm(self.before - self.after, dim=1)
+        return lengths
+
+
+def leave_one_class_out(
+    drift: Drift, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None, folds: int = 10
+) -> HeldOut:
+    """Fit on all classes but one, ask about that one's mean, for every class in turn.
+
+    Args:
+        drift: the estimator.
+        z_old, z_new: (N, D) the current images before and after.
+        labels: (N,) their classes; with fewer than four, clusters of each class stand in for classes.
+        folds: at most so many fits; with more classes, several are left out at once.
+    """
+    groups = as_groups(z_old, labels)
+    count = int(groups.max()) + 1
+    fold_of = torch.arange(count) % max(2, min(folds, count))
+    before, after = (_means(z, groups, count) for z in (z_old, z_new))
+    predicted, distance = before.clone(), torch.zeros(count, dtype=torch.float64)
+    for fold in fold_of.unique():
+        out = fold_of == fold
+        shown = ~out[groups]
+        part = None if labels is None else labels[shown]
+        predicted[out] = drift.fit(z_old[shown], z_new[shown], part).transport(before[out])
+        distance[out] = squared_distances(before[out], z_old[shown]).amin(dim=1).sqrt()
+    return HeldOut(before, predicted, after, distance)
+
+
+def as_groups(z: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+    """Return a group 0..C-1 for every image: its class; of fewer than four classes, a cluster of its class."""
+    groups = torch.zeros(len(z), dtype=torch.long) if labels is None else labels.unique(return_inverse=True)[1]
+    count = int(groups.max()) + 1
+    if count >= _ENOUGH:
+        return groups
+    parts, first = torch.zeros_like(groups), 0
+    for group in range(count):
+        own = clusters(z[groups == group], -(-_PARTS // count))
+        parts[groups == group] = own + first
+        first += int(own.max()) + 1
+    return parts
+
+
+def clusters(z: torch.Tensor, count: int, rounds: int = 20) -> torch.Tensor:
+    """Return a cluster of each row, (N,), none empty: k-means from farthest-first centres; nothing is drawn."""
+    z, count = z.double(), min(count, len(z))
+    centres = [int(squared_distances(z.mean(dim=0, keepdim=True), z).argmax())]
+    for _ in range(count - 1):
+        centres.append(int(squared_distances(z[centres], z).amin(dim=0).argmax()))
+    at = z[centres]
+    for _ in range(rounds):
+        assigned: torch.Tensor = squared_distances(at, z).argmin(dim=0)
+        sums = torch.zeros_like(at).index_add_(0, assigned, z)
+        sizes = torch.bincount(assigned, minlength=count)
+        at = torch.where(sizes[:, None] > 0, sums / sizes[:, None].clamp(min=1), at)
+    result: torch.Tensor = assigned.unique(return_inverse=True)[1]
+    return result
+
+
+def _means(z: torch.Tensor, groups: torch.Tensor, count: int) -> torch.Tensor:
+    sums = torch.zeros(count, z.shape[1], dtype=torch.float64).index_add_(0, groups, z.double())
+    return (sums / torch.bincount(groups, minlength=count)[:, None]).to(z.dtype)

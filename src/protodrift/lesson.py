@@ -1,0 +1,334 @@
+"""One lesson: from what a classifier knew and the images of one task to what it knows after it.
+
+Train the network, measure how the images moved meanwhile, move the old prototypes along, add the new ones, and measure
+on held-out images how sure an answer is. Nothing that was given is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from . import seeding
+from .calibration import (
+    Calibration,
+    class_quantiles,
+    distances_to,
+    fit_temperature,
+    folds,
+    hold_out,
+    relative_distances,
+)
+from .data.arrays import InputSpec
+from .data.dataset import Examples
+from .data.transforms import Augmentation
+from .drift import DriftReport, compensate
+from .errors import InputError
+from .evolution import kept_covariance, readout_view, update_prototypes
+from .labels import Label, sorted_labels
+from .learned import LearnedTask, LearnerState, class_drift, merged_means
+from .methods import Method
+from .networks.embedder import Embedder, embed
+from .penalties import Penalty, Tensors
+from .prototypes import Prototypes, class_means
+from .trainer import Checkpoint, OnProgress, Trained, Training, close_task, train_network
+
+SEVERAL = 3
+"""Classes from which on a distance can be told relative to the others."""
+
+FOLDS = 5
+"""Parts into which a task is cut for checking answers, where the network does not learn from it."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """How a task is learned.
+
+    Attributes:
+        method, training, augment, seed: the configuration.
+        fixed: the parameters that a first task fixes.
+        held_out: share of each class that the network is not trained on, for checking its answers.
+        first_network: makes the network of a first task.
+        on_progress, checkpoint: of the training.
+        source: where the images come from, in a word.
+    """
+
+    method: Method
+    training: Training
+    augment: Augmentation | None
+    seed: int
+    fixed: dict[str, Any]
+    held_out: float
+    first_network: Callable[[], Embedder]
+    on_progress: OnProgress | None = None
+    checkpoint: Checkpoint | None = None
+    source: str = ""
+
+
+def learn(lesson: Lesson, state: LearnerState | None, spec: InputSpec, examples: Examples) -> LearnerState:
+    """Return what is known after a task.
+
+    Args:
+        lesson: how.
+        state: what was known before it, or None.
+        spec: what the images look like.
+        examples: its images. Classes that are known already are refreshed: their images take part in training and in
+            measuring drift, and are merged into the moved prototype, weighted by counts.
+    """
+    known = set() if state is None else set(state.prototypes.labels)
+    new = examples.of_classes(set(examples.labels) - known)
+    again = examples.of_classes(known)
+    if len(again) and lesson.method.memory is not None:
+        raise InputError(
+            f"{type(lesson.method.memory).__name__} keeps images of known classes, so they cannot be refreshed with "
+            "others. Drop those images, or use a model without a memory."
+        )
+    if len(again) and not lesson.method.objective.spans_tasks:
+        raise InputError(
+            f"{lesson.method.objective} trains each task's head alone, so known classes cannot be refreshed. Drop "
+            "those images."
+        )
+    return _Work(lesson, state, spec, new, again).done()
+
+
+class _Work:
+    """The steps of one lesson."""
+
+    def __init__(
+        self, lesson: Lesson, state: LearnerState | None, spec: InputSpec, new: Examples, again: Examples
+    ) -> None:
+        self.lesson, self.state, self.spec = lesson, state, spec
+        self.new, self.again = new, again
+        self.task = 1 if state is None else len(state.tasks) + 1
+        self.classes = sorted_labels(new.labels)
+        self.rows = new.rows_of(self.classes)
+
+    def done(self) -> LearnerState:
+        """Go through all steps."""
+        lesson, state = self.lesson, self.state
+        previous = Trained(lesson.first_network()) if state is None else self._previous(state)
+        held = hold_out(self.rows, self._share(), seeding.generator(lesson.seed, "held out", self.task))
+        trained = self._train(previous, held)
+        self.network = trained.network
+        z_new, z_again = self._embedded(trained.network)
+        z_old, z_again_old = (None, None) if trained.network is previous.network else self._embedded(previous.network)
+        prototypes, report = self._prototypes(trained, z_new, z_old, z_again, z_again_old)
+        prototypes = self._refreshed(prototypes, z_again)
+        space = lesson.method.readout.space
+        everything = Examples.concatenate([self.new, self.again])
+        all_rows = everything.rows_of(trained.classes)
+        readout = self._read_out(space(torch.cat([z_new, z_again])), all_rows)
+        calibration, checked = self._calibrated(prototypes, report, z_new, held, bool(trained.history))
+        counts = torch.bincount(self.rows, minlength=len(self.classes)).tolist()
+        record = LearnedTask(
+            self.classes,
+            tuple(counts),
+            trained.history,
+            trained.note,
+            class_drift(report) if trained.network is not previous.network else (),
+            tuple((label, self.again.labels.count(label)) for label in sorted_labels(self.again.labels)),
+            checked,
+            lesson.source,
+        )
+        tasks = (*(() if state is None else state.tasks), record)
+        penalties = lesson.method.penalties
+        return LearnerState(
+            self.spec, lesson.fixed, penalties, trained, prototypes, tasks, report, readout, calibration
+        )
+
+    def _previous(self, state: LearnerState) -> Trained:
+        return replace(state.trained, kept=kept_for(self.lesson.method.penalties, state))
+
+    def _share(self) -> float:
+        return self.lesson.held_out if self.lesson.method.schedule.trains(self.task) else 0.0
+
+    def _train(self, previous: Trained, held: torch.Tensor) -> Trained:
+        lesson = self.lesson
+        if not len(self.new):
+            return replace(previous, history=(), note="only known classes: the network stays as it is")
+        # Images of known classes train along like those of a memory, for this task only.
+        seen = replace(previous, memory=self.again) if len(self.again) else previous
+        trained = train_network(
+            seen,
+            self.new.at((~held).nonzero().flatten()) if bool(held.any()) else self.new,
+            task=self.task,
+            method=lesson.method,
+            training=lesson.training,
+            augment=lesson.augment,
+            seed=lesson.seed,
+            on_progress=lesson.on_progress,
+            checkpoint=lesson.checkpoint,
+        )
+        return close_task(trained, previous, self.new, task=self.task, method=lesson.method, seed=lesson.seed)
+
+    def _embedded(self, network: Embedder) -> tuple[torch.Tensor, torch.Tensor]:
+        nothing = torch.empty(0, network.embedding_dim)
+        return tuple(  # type: ignore[return-value]
+            embed(network, part.images) if len(part) else nothing for part in (self.new, self.again)
+        )
+
+    def _prototypes(
+        self,
+        trained: Trained,
+        z_new: torch.Tensor,
+        z_old: torch.Tensor | None,
+        z_again: torch.Tensor,
+        z_again_old: torch.Tensor | None,
+    ) -> tuple[Prototypes, DriftReport]:
+        method, old = self.lesson.method, None if self.state is None else self.state.prototypes
+        if not len(self.new):
+            assert old is not None
+            return compensate(old, None)
+        fitted = None
+        if len(self.again) and method.drift is not None and z_old is not None and z_again_old is not None:
+            # New images of old classes tell best how old prototypes moved: they are where these are.
+            both = Examples.concatenate([self.new, self.again])
+            space = method.readout.space
+            pairs = space(torch.cat([z_old, z_again_old])), space(torch.cat([z_new, z_again]))
+            fitted = method.drift.fit(*pairs, both.rows_of(sorted_labels(both.labels)))
+        memory = trained.memory
+        return update_prototypes(
+            old,
+            method,
+            task=self.task,
+            new=self.new,
+            z_new=z_new,
+            z_old=z_old,
+            kept=None if memory is None else (memory, embed(trained.network, memory.images)),
+            fitted=fitted,
+        )
+
+    def _refreshed(self, prototypes: Prototypes, z_again: torch.Tensor) -> Prototypes:
+        if not len(self.again):
+            return prototypes
+        labels = sorted_labels(self.again.labels)
+        rows = [prototypes.row(label) for label in labels]
+        of = self.again.rows_of(labels)
+        added = torch.bincount(of, minlength=len(labels))
+        means, counts = prototypes.means.clone(), prototypes.counts.clone()
+        more = class_means(self.lesson.method.readout.space(z_again), of, len(labels))
+        means[rows] = merged_means(means[rows], counts[rows], more, added)
+        counts[rows] += added
+        return replace(prototypes, means=means, counts=counts)
+
+    def _read_out(self, z: torch.Tensor, rows: torch.Tensor) -> Tensors:
+        before = {} if self.state is None else self.state.readout
+        return self.lesson.method.readout.learn(before, z, rows, self.task, self.lesson.seed)
+
+    def _without_part(self, prototypes: Prototypes, z: torch.Tensor, rows: torch.Tensor) -> Prototypes:
+        """Return the prototypes as they would be if the new classes had only these images."""
+        first = len(prototypes) - len(self.classes)
+        new = Prototypes.of(self.classes, z, rows, self.task, kept_covariance(self.lesson.method))
+        kept = prototypes.statistics
+        statistics = {n: v if n == "shared" else torch.cat([v[:first], new.statistics[n]]) for n, v in kept.items()}
+        return replace(prototypes, means=torch.cat([prototypes.means[:first], new.means]), statistics=statistics)
+
+    def _calibrated(
+        self, prototypes: Prototypes, report: DriftReport, z: torch.Tensor, held: torch.Tensor, trained: bool
+    ) -> tuple[Calibration, tuple[int, float] | None]:
+        """Return the calibration of all classes, and how many held-out images were answered how well."""
+        before = Calibration.unknown(0) if self.state is None else self.state.calibration
+        if report.labels == (() if self.state is None else self.state.prototypes.labels):
+            before = before.moved(report.diagnostics.get("uncertainty"))
+        if not len(self.new):
+            return before, None
+        if bool(held.any()):
+            splits, honest = [((~held).nonzero().flatten(), held.nonzero().flatten())], True
+        else:  # a network that did not learn from these images has seen none of them: each may be held out in turn
+            splits = folds(self.rows, FOLDS, seeding.generator(self.lesson.seed, "folds", self.task))
+            honest = not trained
+        space, first = self.lesson.method.readout.space, len(prototypes) - len(self.classes)
+        parts = []
+        for rest, part in splits:
+            there = self._without_part(prototypes, space(z[rest]), self.rows[rest])
+            means = there.means[first:]
+            kept = self._read_out(space(z[rest]), self.rows[rest] + first)
+            view = readout_view(z[part], there, self.network, kept)
+            scores = self.lesson.method.readout.scores(view)
+            rows = self.rows[part, None]
+            own = distances_to(space(z[part]), means).gather(1, rows).squeeze(1)
+            relative = relative_distances(*self.lesson.method.readout.coordinates(view)).gather(1, rows + first)
+            parts.append(_Checked(scores, own, relative.squeeze(1).float(), self.rows[part]))
+        new = _measured(parts, before, len(self.classes), first, honest)
+        if not parts:
+            return before.joined(new), None
+        all_checked = _Checked.joined(parts)
+        right = float((all_checked.scores.argmax(dim=1) == all_checked.rows + first).double().mean())
+        return before.joined(new), (len(all_checked.rows), right) if honest else None
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """Held-out images: (N, K) scores, (N,) distance and relative distance to the own prototype, (N,) new class."""
+
+    scores: torch.Tensor
+    distances: torch.Tensor
+    relative: torch.Tensor
+    rows: torch.Tensor
+
+    @staticmethod
+    def joined(parts: list[_Checked]) -> _Checked:
+        return _Checked(*(torch.cat([getattr(p, name) for p in parts]) for name in _Checked.__dataclass_fields__))
+
+
+def _measured(parts: list[_Checked], before: Calibration, count: int, first: int, honest: bool) -> Calibration:
+    """Return the rows of `count` new classes from held-out images."""
+    known = before.at([row for row in range(len(before)) if int(before.images[row])])
+    if not parts:  # one image a class: nothing can be held out, so the other classes speak for these
+        unknown = Calibration.unknown(count)
+        if not len(known):
+            return unknown
+        return replace(
+            unknown,
+            quantiles=known.quantiles.median(dim=0).values.repeat(count, 1),
+            relative=known.relative.median(dim=0).values.repeat(count, 1),
+            temperatures=known.temperatures.median().repeat(count),
+        )
+    all_checked = _Checked.joined(parts)
+    rows = all_checked.rows
+    images = torch.bincount(rows, minlength=count)
+    quantiles = class_quantiles(all_checked.distances, rows, count)
+    several = first + count >= SEVERAL
+    return Calibration(
+        quantiles,
+        class_quantiles(all_checked.relative, rows, count) if several else torch.full_like(quantiles, torch.inf),
+        torch.full((count,), fit_temperature(all_checked.scores, rows + first)),
+        images,
+        torch.full((count,), honest) & (images > 0),
+    )
+
+
+def kept_for(penalties: tuple[Penalty, ...], state: LearnerState) -> tuple[Tensors, ...]:
+    """Return for each penalty what the same one kept after the last task; another one's importances mean other things.
+
+    Only gamma may differ: it weighs what was measured.
+    """
+
+    def measured(penalty: Penalty) -> dict[str, Any]:
+        return {**penalty.to_json(), "gamma": None}
+
+    # `kept` is empty when no task could train yet.
+    kept = [(measured(old), tensors) for old, tensors in zip(state.penalties, state.trained.kept, strict=False)]
+    return tuple(next((t for old, t in kept if old == measured(penalty)), {}) for penalty in penalties)
+
+
+def check_new_classes(state: LearnerState, classes: tuple[Label, ...], known: str = "error") -> None:
+    """Refuse labels of another kind, and known ones unless they are to be skipped or refreshed."""
+    learned = {label: t for t, task in enumerate(state.tasks, 1) for label in task.classes}
+    if type(next(iter(learned))) is not type(classes[0]):
+        raise InputError(
+            f"labels mix int and str: earlier tasks had {next(iter(learned))!r}, this one has {classes[0]!r}. Use one "
+            "kind: 1 and '1' would be two classes."
+        )
+    if known != "error":
+        return
+    for label in classes:
+        if label in learned:
+            raise InputError(
+                f"class {label!r} was learned in task {learned[label]}; tasks must not share classes. Drop it, or "
+                "start a new model; known='skip' passes over its images, known='refresh' merges them into its "
+                "prototype."
+            )

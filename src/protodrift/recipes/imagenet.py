@@ -1,0 +1,33 @@
+"""ImageNet-Subset with ResNet-18 from scratch: Table 5, right, and Fig. 7."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..drift import SDC
+from ..stages import Network
+from . import cifar100
+from .base import Recipe
+from .rows import PAPER_PENALTIES, embedding_rows, frozen_rows
+
+
+def subset_eleven(budget: str = "cpu") -> Recipe:
+    """Return the eleven-task protocol on a hundred ImageNet classes; the `cpu` budget sees them at 64 x 64."""
+    small = cifar100.eleven_tasks(budget)
+    penalties = PAPER_PENALTIES if budget == "paper" else cifar100.CPU_PENALTIES
+    rows = {
+        **frozen_rows(cifar100.OBJECTIVE),
+        **embedding_rows(cifar100.OBJECTIVE, penalties, SDC(sigma=0.3)),  # Sec. 5: all sets but CIFAR-100
+        **{name: method for name, method in small.rows if not name.startswith("E-")},
+    }
+    return replace(
+        small,
+        name="imagenet-subset-eleven",
+        about="Table 5, Fig. 7: ImageNet-Subset in eleven tasks, 50 + 10x5, ResNet-18 after a warm-up",
+        data="imagenet-subset",
+        rows=tuple(rows.items()),
+        size=224 if budget == "paper" else 64,
+        view="paper",
+        network=Network("resnet18"),
+        table="table5_eleven_tasks/imagenet_subset",
+    )

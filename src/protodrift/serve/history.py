@@ -1,0 +1,153 @@
+"""Where the prototypes were after each task, on one 2-D map.
+
+A model keeps its last versions (`saving.py`), and each its prototypes after a task. The oldest one kept also knows
+where its old prototypes were before it moved them. Earlier tasks have left numbers only: how far, and how unsure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import saving
+from ..errors import ModelFileError
+from ..labels import Label
+from ..learned import LearnerState
+
+
+@dataclass(frozen=True)
+class Step:
+    """The prototypes after a task.
+
+    Attributes:
+        task: which, counted from 1.
+        labels: K classes.
+        means: (K, D).
+    """
+
+    task: int
+    labels: tuple[Label, ...]
+    means: torch.Tensor
+
+
+Cache = dict[str, tuple[Step, ...]]
+"""What a version adds to the history, by the sha256 of its manifest: versions never change."""
+
+
+def read_steps(path: Path, state: LearnerState, cache: Cache) -> list[Step]:
+    """Return the steps that the kept versions of a model know, oldest first; the last one is `state`.
+
+    Args:
+        path: the model directory; versions may be removed from it meanwhile: then the history begins later.
+        state: the version that is served.
+        cache: of earlier calls; what is not used any more is dropped from it.
+    """
+    known = {len(state.tasks): Step(len(state.tasks), state.prototypes.labels, state.prototypes.means)}
+    if state.drift.labels:
+        known.setdefault(len(state.tasks) - 1, Step(len(state.tasks) - 1, state.drift.labels, state.drift.before))
+    used: set[str] = set()
+    try:
+        for current in saving.chain(path):
+            if current.manifest_sha256 not in cache:
+                cache[current.manifest_sha256] = _steps_of(path, current)
+            used.add(current.manifest_sha256)
+            for step in cache[current.manifest_sha256]:
+                # A whole version goes before what the next one remembers of it: it has more classes.
+                if step.task < len(state.tasks) and (
+                    step.task not in known or len(step.labels) > len(known[step.task].labels)
+                ):
+                    known[step.task] = step
+    except ModelFileError:
+        pass  # removed while we read, or damaged: the rest of the history is whole
+    for digest in set(cache) - used:
+        del cache[digest]
+    return [known[task] for task in sorted(known)]
+
+
+def _steps_of(path: Path, current: saving.Current) -> tuple[Step, ...]:
+    manifest, tensors = saving.read_folder(path / "versions" / str(current.version), current.manifest_sha256)
+    try:
+        task = len(manifest["tasks"])
+        own = Step(task, tuple(manifest["labels"]), tensors["prototypes"]["means"])
+        before = Step(task - 1, tuple(manifest["drift_labels"]), tensors["drift"]["before"])
+        if any(step.means.ndim != 2 or len(step.means) != len(step.labels) for step in (own, before)):
+            raise ModelFileError(f"version {current.version} of {path} is damaged: prototypes do not fit its classes.")
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(f"version {current.version} of {path} is damaged: {error}.") from None
+    return (own, before) if before.labels else (own,)
+
+
+def plane(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return centre (D,), directions (D, 2) and share of variance of the plane of most variance of (N, D) points.
+
+    The sign of a direction is arbitrary: its largest entry is made positive, so that a map does not flip.
+    """
+    z = z[np.isfinite(z).all(axis=1)].astype(np.float64)
+    dim = z.shape[1]
+    if dim == 2:  # shown as it is
+        return np.zeros(2), np.eye(2), 1.0
+    centre = z.mean(axis=0) if len(z) else np.zeros(dim)
+    centred = z - centre
+    if dim <= len(z):  # the smaller side of the two: a thousand classes with 2,048 numbers each take a second otherwise
+        values, vectors = np.linalg.eigh(centred.T @ centred)
+    else:
+        values, left = np.linalg.eigh(centred @ centred.T)
+        vectors = centred.T @ left
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=0), 1e-12)
+    order = np.argsort(values)[::-1][:2]
+    two = np.zeros((dim, 2))
+    two[:, : len(order)] = vectors[:, order]
+    two = two * np.where(two[np.abs(two).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
+    total = values.clip(0).sum()
+    return centre, two, float(values[order].clip(0).sum() / total) if total > 0 else 1.0
+
+
+def drift_map(steps: list[Step], state: LearnerState) -> dict[str, Any]:
+    """Return what the page draws: all steps in one plane, with the numbers of every class, as JSON.
+
+    Lists with a value a class follow the order of `classes`; null: not there yet, or not known.
+    """
+    labels = state.prototypes.labels
+    row_of = {label: row for row, label in enumerate(labels)}
+    centre, directions, share = plane(np.concatenate([step.means.numpy() for step in steps]))
+    numbers = {number: _numbers(state, number, row_of) for number in range(1, len(state.tasks) + 1)}
+    drawn = []
+    for step in steps:
+        places = (step.means.numpy().astype(np.float64) - centre) @ directions
+        x: list[float | None] = [None] * len(labels)
+        y: list[float | None] = [None] * len(labels)
+        for label, place in zip(step.labels, places, strict=True):
+            row = row_of.get(label)  # a class that was forgotten since has no place on the map
+            if row is not None and np.isfinite(place).all():
+                x[row], y[row] = (round(float(value), 5) for value in place)
+        moved, unsure = numbers.get(step.task, ([], []))
+        drawn.append({"task": step.task, "x": x, "y": y, "moved": moved, "uncertainty": unsure})
+    return {
+        "classes": list(labels),
+        "learned_in": state.prototypes.tasks.tolist(),
+        "images": state.prototypes.counts.tolist(),
+        "variance_shown": round(share, 4),
+        "steps": drawn,
+        "total_moved": _total(numbers, len(labels)),
+    }
+
+
+def _numbers(
+    state: LearnerState, number: int, row_of: Mapping[Label, int]
+) -> tuple[list[float | None], list[float | None]]:
+    moved: list[float | None] = [None] * len(row_of)
+    unsure: list[float | None] = [None] * len(row_of)
+    for one in state.tasks[number - 1].drift:
+        if one.label in row_of:
+            moved[row_of[one.label]] = round(one.moved, 5)
+            unsure[row_of[one.label]] = None if one.uncertainty is None else round(one.uncertainty, 5)
+    return moved, unsure
+
+
+def _total(numbers: Mapping[int, tuple[list[float | None], list[float | None]]], count: int) -> list[float]:
+    return [round(sum(moved[row] or 0.0 for moved, _ in numbers.values()), 5) for row in range(count)]

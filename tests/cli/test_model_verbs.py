@@ -1,0 +1,341 @@
+"""learn, predict, evaluate, inspect, undo, forget and export on small folders of real image files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.test_saving import files_of
+
+from protodrift import IncrementalClassifier, defaults
+from protodrift.cli import main
+
+COLOURS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 220), "white": (240, 240, 240)}
+
+
+def photos(root, *classes, count=6, seed=0):
+    rng = np.random.RandomState(seed)
+    for name in classes:
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            noise = rng.randint(-20, 20, (40, 40, 3))
+            pixels = np.clip(np.array(COLOURS.get(name, (90, 90, 90))) + noise, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{seed}-{i}.png")
+    return root
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run a command in this process, in an empty folder, with a small network: status, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    # Whether the pretrained extra is installed must not decide what is tested here.
+    monkeypatch.setattr(defaults, "pretrained_installed", lambda: False)
+
+    def call(*args):
+        status = main([str(arg) for arg in args])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return status, said.out, said.err
+
+    return call
+
+
+QUICK = ("--epochs", "1", "--size", "32", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """A model of two lessons; copied for every test that changes it."""
+    root = tmp_path_factory.mktemp("learned")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(defaults, "pretrained_installed", lambda: False)
+    patch.chdir(root)
+    photos(root / "first", "red", "green")
+    photos(root / "second", "blue", "white")
+    assert main(["learn", "birds", "first", *QUICK]) == 0
+    assert main(["learn", "birds", "second", "--epochs", "1", "--quiet"]) == 0
+    patch.undo()
+    return root
+
+
+@pytest.fixture
+def birds(learned, tmp_path):
+    shutil.copytree(learned / "birds", tmp_path / "birds")
+    for name in ("first", "second"):
+        shutil.copytree(learned / name, tmp_path / name)
+    return tmp_path / "birds"
+
+
+# -- learn ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_everything_and_changes_nothing(run, tmp_path):
+    photos(tmp_path / "first", "red", "green")
+    (tmp_path / "first" / "red" / "broken.jpg").write_bytes(b"x")
+    status, out, _ = run("learn", "birds", "first", *QUICK, "--dry-run")
+    assert status == 0
+    assert "birds is a new model" in out
+    assert "13 photos of 2 classes, 6 to 7 each" in out
+    assert "1 x cannot be read as an image (not an image, or damaged): broken.jpg" in out
+    assert "no pretrained network is installed" in out
+    assert "dry run: would learn 12 photos of 2 classes" in out
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["first"]
+
+
+def test_a_lesson_ends_with_a_summary_and_leaves_nothing_beside_the_model(learned, birds):
+    assert sorted(p.name for p in learned.iterdir()) == ["birds", "first", "second"]
+    clf = IncrementalClassifier.load(birds)
+    assert clf.classes_.tolist() == ["green", "red", "blue", "white"]
+    assert [task.source for task in clf.tasks_] == ["first", "second"]
+    assert all(task.held_out is not None for task in clf.tasks_)
+    assert len(clf.tasks_[1].drift) == 2
+
+
+def test_known_classes_are_an_error_that_offers_two_ways(run, birds, tmp_path):
+    photos(tmp_path / "third", "red", "grey", seed=3)
+    before = files_of(birds)
+    status, _, err = run("learn", "birds", "third", "--quiet")
+    assert status == 1
+    assert "birds knows 'red' already (1 of 2 classes). Add --known skip" in err
+    assert "--known refresh" in err
+    assert files_of(birds) == before
+    status, out, _ = run("learn", "birds", "third", "--known", "skip", "--epochs", "1", "--quiet")
+    assert (status, "passed over 6 photos of known classes" in out) == (0, True)
+    status, out, _ = run("learn", "birds", "third", "--known", "refresh", "--quiet")
+    assert status == 0
+    assert "2 classes refreshed" in out
+    counts = IncrementalClassifier.load(birds).state_.prototypes
+    assert int(counts.counts[counts.row("red")]) == 12
+
+
+def test_a_csv_teaches_too(run, birds, tmp_path):
+    photos(tmp_path / "loose", "grey", "dark", seed=5)
+    lines = [f"loose/{name}/5-{i}.png,{name}" for name in ("grey", "dark") for i in range(6)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *lines, "gone.png,grey"]))
+    status, out, _ = run("learn", "birds", "list.csv", "--epochs", "1", "--quiet")
+    assert status == 0
+    assert "1 x there is no such file: gone.png" in out
+    assert IncrementalClassifier.load(birds).classes_.tolist()[-2:] == ["dark", "grey"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("learn", "birds", "nowhere"), "nowhere is not a folder"),
+        (("learn", "birds", "birds/CURRENT"), "is a file. Give a folder"),
+        (("learn", "birds", "second", "--size", "64", "--known", "skip"), "nothing to learn"),
+        (("learn", "birds", "third", "--size", "64"), "was made for photos of 32 x 32; --size cannot change that"),
+        (("learn", "birds", "third", "--frozen"), "--train and --frozen: only for a new model"),
+        (("learn", "birds", "third", "--seed", "1"), "--seed: only for a new model"),
+        (("learn", "new", "third", "--frozen"), "--frozen needs a pretrained network"),
+        (("learn", "first", "third"), "first exists and is not a protodrift model"),
+        (("predict", "nowhere", "x.png"), "there is no model at nowhere"),
+        (("predict", "first", "x.png"), "first is not a protodrift model"),
+        (("predict", "birds", "empty"), "empty holds no image"),
+        (("evaluate", "birds", "third"), "none of the 1 classes is known"),
+        (("evaluate", "birds", "first", "--confusion", "x.png"), "ends in .html"),
+        (("inspect", "nowhere"), "there is no model at nowhere"),
+        (("undo", "nowhere"), "there is no model at nowhere"),
+        (("forget", "birds", "rde"), "does not know a class 'rde'. Did you mean 'red'"),
+        (("forget", "nowhere", "red"), "there is no model at nowhere"),
+        (("export", "nowhere", "--onnx", "x.onnx"), "there is no model at nowhere"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_changes_nothing(run, birds, tmp_path, args, said):
+    photos(tmp_path / "third", "grey", seed=3)
+    (tmp_path / "empty").mkdir()
+    before = files_of(tmp_path)
+    status, _, err = run(*args)
+    assert status == 1
+    assert said in err
+    assert err.strip().splitlines()[-1].startswith("protodrift: error: ")
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("learn",),
+        ("learn", "m"),
+        ("learn", "m", "d", "--epochs", "0"),
+        ("learn", "m", "d", "--size", "x"),
+        ("learn", "m", "d", "--known", "maybe"),
+        ("learn", "m", "d", "--train", "--frozen"),
+        ("predict", "m"),
+        ("predict", "m", "x", "--top", "0"),
+        ("predict", "m", "x", "--json", "--csv"),
+        ("forget", "m"),
+        ("export", "m"),
+    ],
+)
+def test_wrong_usage_is_status_2(run, args):
+    with pytest.raises(SystemExit) as stop:
+        run(*args)
+    assert stop.value.code == 2
+
+
+def test_an_interrupted_lesson_leaves_the_model_and_goes_on_where_it_stopped(run, birds, tmp_path, monkeypatch):
+    from protodrift import learning
+    from protodrift.trainer import _Run
+
+    photos(tmp_path / "third", "grey", "dark", seed=3)
+    shutil.copytree(birds, tmp_path / "other")
+    assert run("learn", "other", "third", "--epochs", "4", "--quiet")[0] == 0
+    before, real, calls = files_of(birds), _Run.epoch, []
+
+    def epoch(self, number, *args):
+        if number == 3:
+            raise KeyboardInterrupt
+        calls.append(number)
+        return real(self, number, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Run, "epoch", epoch)
+        status, _, err = run("learn", "birds", "third", "--epochs", "4", "--quiet")
+    assert (status, calls) == (130, [1, 2])
+    assert "interrupted" in err
+    assert files_of(birds) == before
+    assert learning.has_unfinished(birds)
+    assert "an interrupted lesson waits" in run("inspect", "birds")[1]
+    status, out, _ = run("learn", "birds", "third", "--epochs", "4", "--quiet")
+    assert status == 0
+    assert "went on after epoch 2" in out
+    assert not (tmp_path / "birds.learning").exists()
+    current = sorted((birds / "versions").iterdir())[-1].name
+    for file in (birds / "versions" / current).iterdir():  # bit for bit what an undisturbed lesson gives
+        assert file.read_bytes() == (tmp_path / "other" / "versions" / current / file.name).read_bytes(), file.name
+
+
+def test_an_interrupted_first_lesson_leaves_no_model(run, tmp_path, monkeypatch):
+    from protodrift import learning
+
+    photos(tmp_path / "first", "red", "green")
+    with monkeypatch.context() as patch:
+        patch.setattr(learning, "carry_out", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run("learn", "birds", "first", *QUICK)[0] == 130
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["first"]
+
+
+# -- predict ----------------------------------------------------------------------------------------------------------
+
+
+def test_predict_in_three_forms(run, birds, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"x")
+    status, out, err = run("predict", "birds", "first/red", "bad.png", "nowhere.png", "--no-unknown")
+    assert status == 0
+    assert "6 photos, 2 could not be read" in out
+    assert "passed over bad.png: cannot be read as an image" in err
+    assert "passed over nowhere.png: there is no such file" in err
+    status, out, _ = run("predict", "birds", "first/red", "bad.png", "--json", "--top", "2")
+    answers = json.loads(out)
+    assert [set(one) for one in answers[-2:]] == [{"file", "class", "unknown", "novelty", "top"}, {"file", "error"}]
+    assert len(answers[0]["top"]) == 2
+    assert sum(c["confidence"] for c in answers[0]["top"]) <= 1 + 1e-6
+    status, out, _ = run("predict", "birds", "first/red", "bad.png", "--csv", "--top", "9")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert len(rows) == 7
+    assert rows[-1]["error"]
+    assert rows[0]["file"].endswith("0-0.png")
+    assert rows[0]["class4"]
+    assert run("predict", "birds", "bad.png")[0] == 1  # none could be read
+
+
+def test_predict_agrees_with_the_classifier(run, birds):
+    paths = sorted((birds.parent / "first").rglob("*.png"))
+    answers = json.loads(run("predict", "birds", "first", "--json", "--no-unknown")[1])
+    expected = IncrementalClassifier.load(birds).predict(paths)
+    assert [one["class"] for one in answers] == expected.tolist()
+
+
+def test_predict_from_standard_input(run, birds, monkeypatch):
+    photo = birds.parent / "first" / "red" / "0-0.png"
+
+    def feed(data):
+        monkeypatch.setattr("sys.stdin", type("Input", (), {"buffer": io.BytesIO(data)}))
+
+    feed(photo.read_bytes())
+    one = json.loads(run("predict", "birds", "-", "--json")[1])
+    feed(f"{photo}\n\n{photo}\n".encode())
+    two = json.loads(run("predict", "birds", "-", "--json")[1])
+    for answer in two:  # a batch of another size may differ in the last digits
+        assert [c["class"] for c in answer["top"]] == [c["class"] for c in one[0]["top"]]
+        assert answer["top"][0]["confidence"] == pytest.approx(one[0]["top"][0]["confidence"], abs=1e-4)
+    feed(b"\0\0")
+    assert "neither an image nor paths" in run("predict", "birds", "-")[2]
+
+
+# -- evaluate, inspect, undo, forget, export --------------------------------------------------------------------------
+
+
+def test_evaluate_tells_old_from_new_and_draws(run, birds, tmp_path):
+    photos(tmp_path / "test", "red", "green", "blue", "white", "grey", seed=9, count=3)
+    status, out, _ = run("evaluate", "birds", "test", "--confusion", "out/confusion.html", "--quiet")
+    assert status == 0
+    for words in (
+        "of earlier lessons",
+        "of the last lesson",
+        "never learned: 3 photos",
+        "Recall@1",
+        "mAP",
+        "false unknown",
+    ):
+        assert words in out
+    page = (tmp_path / "out" / "confusion.html").read_text()
+    assert page.count("<rect") >= 4
+    result = json.loads(run("evaluate", "birds", "test", "--json", "--quiet")[1])
+    clf = IncrementalClassifier.load(birds)
+    known = [p for p in sorted((tmp_path / "test").rglob("*.png")) if p.parent.name != "grey"]
+    right = clf.predict(known) == np.array([p.parent.name for p in known])
+    assert result["all"]["accuracy"] == pytest.approx(right.mean())
+    assert result["old"]["images"] == result["new"]["images"] == 6
+    assert np.sum(result["confusion"]) == 12
+    assert result["all"]["auroc"] is not None
+
+
+def test_inspect_shows_lessons_classes_and_files(run, birds):
+    status, out, _ = run("inspect", "birds", "--files")
+    assert status == 0
+    for words in (
+        "first",
+        "second",
+        "green",
+        "white",
+        "network.safetensors",
+        "every byte is accounted for",
+        "No photo",
+    ):
+        assert words in out
+    facts = json.loads(run("inspect", "birds", "--json")[1])
+    assert [one["images"] for one in facts["classes"]] == [6, 6, 6, 6]
+    assert facts["bytes"] == sum(len(content) for content in files_of(birds).values())
+    (birds / "cat.jpg").write_bytes(b"hidden")
+    status, out, _ = run("inspect", "birds")
+    assert status == 1
+    assert "does not belong: cat.jpg, 6 bytes" in out
+
+
+def test_undo_and_forget(run, birds):
+    assert "is version 1 again, 2 classes without blue, white; version 2 was removed" in run("undo", "birds")[1]
+    assert "nothing to undo" in run("undo", "birds")[2]
+    out = run("forget", "birds", "red")[1]
+    assert "has forgotten 'red': 1 classes are left" in out
+    assert "weights still carry their influence" in out
+    assert "is the only class" in run("forget", "birds", "green")[2]
+
+
+def test_two_writers_do_not_meet(run, birds):
+    from protodrift.learning import workplace
+
+    before = files_of(birds)
+    with workplace(birds):
+        for args in (("learn", "birds", "first", "--known", "refresh"), ("undo", "birds"), ("forget", "birds", "red")):
+            status, _, err = run(*args)
+            assert status == 1
+            assert "another process is writing to" in err
+        assert run("predict", "birds", "first")[0] == 0  # readers never wait
+    assert files_of(birds) == before

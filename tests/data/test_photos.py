@@ -1,0 +1,227 @@
+"""Photos as people keep them: what cannot be used is named, counted and passed over, never a traceback."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from protodrift.data import photos as room
+from protodrift.data.photos import find_images, find_photos, load_photo, read_photos, shown, summary_of
+from protodrift.errors import InputError
+
+RNG = np.random.RandomState(0)
+
+
+def picture(size=(24, 24), mode="RGB"):
+    array = RNG.randint(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(array).convert(mode)
+
+
+def encoded(image, kind, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that says it has width x height pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    )
+
+
+def rotated() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(picture((24, 40)), "JPEG", exif=exif)
+
+
+def profiled() -> bytes:
+    from PIL import ImageCms
+
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    return encoded(picture(), "JPEG", icc_profile=profile)
+
+
+def animated(kind: str) -> bytes:
+    return encoded(picture(), kind, save_all=True, append_images=[picture(), picture()])
+
+
+GOOD = {
+    "plain.jpg": lambda: encoded(picture(), "JPEG"),
+    "CAPITAL.JPG": lambda: encoded(picture(), "JPEG"),
+    "png-named.jpg": lambda: encoded(picture(), "PNG"),
+    "sixteen.png": lambda: encoded(Image.fromarray((RNG.rand(24, 24) * 65535).astype(np.uint16)), "PNG"),
+    "float.tiff": lambda: encoded(Image.fromarray(RNG.rand(24, 24).astype(np.float32)), "TIFF"),
+    "cmyk.jpg": lambda: encoded(picture(mode="CMYK"), "JPEG"),
+    "grey.png": lambda: encoded(picture(mode="L"), "PNG"),
+    "bits.png": lambda: encoded(picture(mode="1"), "PNG"),
+    "palette.gif": lambda: encoded(picture(mode="P"), "GIF"),
+    "alpha.png": lambda: encoded(picture(mode="RGBA"), "PNG"),
+    "animated.gif": lambda: animated("GIF"),
+    "animated.webp": lambda: animated("WEBP"),
+    "exif.jpg": rotated,
+    "icc.jpg": profiled,
+    "broken-icc.jpg": lambda: encoded(picture(), "JPEG", icc_profile=b"no profile"),
+    "broken-exif.jpg": lambda: encoded(picture(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"),
+    "Käuzchen 梟 🦉.jpg": lambda: encoded(picture(), "JPEG"),
+    "new\nline.jpg": lambda: encoded(picture(), "JPEG"),
+    "wide.png": lambda: encoded(picture((900, 9)), "PNG"),
+}
+BAD = {
+    "empty.jpg": (lambda: b"", "is empty"),
+    "zeros.png": (lambda: b"\0" * 500, "not an image, or damaged"),
+    "text.jpg": (lambda: b"not an image at all", "not an image, or damaged"),
+    "truncated.jpg": (lambda: encoded(picture((200, 200)), "JPEG")[:2000], "cannot be read"),
+    "truncated.png": (lambda: encoded(picture((200, 200)), "PNG")[:5000], "cannot be read"),
+    "head-only.gif": (lambda: encoded(picture(mode="P"), "GIF")[:20], "cannot be read"),
+    "one.png": (lambda: encoded(picture((1, 1)), "PNG"), "too small: 1 x 1"),
+    "thin.png": (lambda: encoded(Image.new("RGB", (1, 10000)), "PNG"), "too small: 1 x 10000"),
+    "bomb.png": (lambda: bomb(30_000, 30_000), "cannot be read"),
+    "line-bomb.png": (lambda: bomb(8, 2**31 - 1), "cannot be read"),
+    "page.html.jpg": (lambda: b"<html>404</html>", "not an image, or damaged"),
+    "svg.png": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image, or damaged"),
+    "program.bmp": (lambda: b"MZ\x90\0" + b"\0" * 60, "not an image, or damaged"),
+    "wrong-crc.png": (lambda: encoded(picture(), "PNG").replace(b"IDAT", b"IDAX"), "cannot be read"),
+    "half-byte-flips.jpg": (lambda: encoded(picture((64, 64)), "JPEG")[:300] + b"\xff" * 40, "cannot be read"),
+}
+IGNORED = [".DS_Store", "Thumbs.db", "notes.txt", "clip.mp4", ".hidden.jpg", "noending"]
+
+
+@pytest.fixture
+def mess(tmp_path):
+    """A class folder with every kind of file, beside one of good photos."""
+    owl, emu = tmp_path / "photos" / "owl", tmp_path / "photos" / "emu"
+    owl.mkdir(parents=True)
+    emu.mkdir()
+    for name, make in GOOD.items():
+        (owl / name).write_bytes(make())
+    for name, (make, _) in BAD.items():
+        (owl / name).write_bytes(make())
+    for name in IGNORED:
+        (owl / name).write_bytes(b"x")
+    (owl / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (owl / "loop.jpg").symlink_to(owl / "loop.jpg")
+    (owl / "again").symlink_to(owl, target_is_directory=True)
+    (owl / "folder.jpg").mkdir()
+    os.mkfifo(owl / "pipe.jpg")  # to open it would mean to wait for ever
+    for i in range(2):
+        (emu / f"{i}.png").write_bytes(encoded(picture(), "PNG"))
+    return tmp_path / "photos"
+
+
+def test_more_than_25_kinds_of_trouble_are_named_counted_and_passed_over(mess):
+    assert len(GOOD) + len(BAD) + len(IGNORED) + 5 > 40
+    found = find_photos(mess)
+    photos = read_photos(found, 16)
+    assert photos.examples.images.shape == (len(GOOD) + 2, 3, 16, 16)
+    assert {p.name for p in photos.paths} == {*GOOD, "0.png", "1.png"}
+    why = {one.path.name: one.why for one in photos.skipped}
+    assert set(why) == {*BAD, "gone.jpg", "loop.jpg", "pipe.jpg"}
+    for name, (_, reason) in BAD.items():
+        assert reason in why[name], (name, why[name])
+    assert "no such file" in why["gone.jpg"]
+    assert "is not a file" in why["pipe.jpg"]
+    assert {one.path.name for one in found.skipped} == set(IGNORED)
+    lines = summary_of([*found.skipped, *photos.skipped])
+    assert sum(int(line.split(" x ")[0]) for line in lines) == len(BAD) + len(IGNORED) + 3
+    assert all("\n" not in line for line in lines)
+
+
+def test_the_same_picture_under_two_classes_is_found_whatever_its_file(tmp_path):
+    image = picture()
+    for name, kind in (("owl/a.png", "PNG"), ("emu/b.bmp", "BMP"), ("emu/c.png", "PNG")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(encoded(image, kind))
+    photos = read_photos(find_photos(tmp_path), 16)
+    assert [(a.name, b.name) for a, b in photos.twins] == [("b.bmp", "a.png")]
+    assert photos.repeats == 1
+
+
+def test_nothing_usable_is_an_error_that_gives_an_example(tmp_path):
+    (tmp_path / "owl").mkdir()
+    (tmp_path / "owl" / "a.jpg").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"none of the 1 images can be used, for example .*a\.jpg: cannot be read"):
+        read_photos(find_photos(tmp_path), 16)
+
+
+def test_a_folder_too_high_gets_a_hint(tmp_path):
+    for month in ("2026-01", "2026-02"):
+        (tmp_path / month / "owl").mkdir(parents=True)
+        (tmp_path / month / "owl" / "a.png").write_bytes(encoded(picture(), "PNG"))
+    found = find_photos(tmp_path)
+    assert "'2026-01' was taken for a class. If 'owl' is the class, give" in found.hint
+
+
+def test_a_csv_of_paths_and_labels(tmp_path):
+    (tmp_path / "a.png").write_bytes(encoded(picture(), "PNG"))
+    (tmp_path / "b, c.png").write_bytes(encoded(picture(), "PNG"))
+    table = tmp_path / "list.csv"
+    table.write_text('path,label\na.png,owl\n"b, c.png",emu\n\nnowhere.png,emu\n')
+    found = find_photos(table)
+    assert [(path.name, label) for path, label in found.files] == [("a.png", "owl"), ("b, c.png", "emu")]
+    assert [(one.path.name, one.why) for one in found.skipped] == [("nowhere.png", "there is no such file")]
+    table.write_text("a.png,owl\n")  # a heading is not needed
+    assert find_photos(table).classes == {"owl": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "lists no image"),
+        (b"path,label\n", "lists no image"),
+        (b"a.png\n", "line 1: a path and a label are needed"),
+        (b"path,label\nx.png,\n", "line 2: a path and a label are needed"),
+        (b"\xff\xfe\x00", "cannot be read as a CSV"),
+        (b"nowhere.png,owl\n", "1 are missing"),
+    ],
+)
+def test_a_csv_that_cannot_be_used_is_explained(tmp_path, content, message):
+    (tmp_path / "list.csv").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        find_photos(tmp_path / "list.csv")
+
+
+def test_places_are_found_in_order_and_empty_ones_are_said(tmp_path):
+    (tmp_path / "x").mkdir()
+    with pytest.raises(InputError, match="holds no image"):
+        list(find_images([tmp_path / "x"]))
+    for name in ("x/2.png", "x/1.png"):
+        (tmp_path / name).write_bytes(encoded(picture(), "PNG"))
+    assert [p.name for p in find_images([tmp_path / "nowhere.png", tmp_path / "x"])] == [
+        "nowhere.png",
+        "1.png",
+        "2.png",
+    ]
+
+
+def test_bytes_are_read_like_files(tmp_path):
+    data = encoded(picture((30, 20)), "PNG")
+    (tmp_path / "a.png").write_bytes(data)
+    assert np.array_equal(load_photo(data, 16), load_photo(tmp_path / "a.png", 16))
+
+
+def test_many_photos_go_to_a_file_without_a_name_and_are_the_same(tmp_path, monkeypatch):
+    for i in range(3):
+        (tmp_path / "owl").mkdir(exist_ok=True)
+        (tmp_path / "owl" / f"{i}.png").write_bytes(encoded(picture(), "PNG"))
+    found = find_photos(tmp_path)
+    small = read_photos(found, 16).examples.images
+    monkeypatch.setattr(room, "IN_MEMORY", 10)
+    large = read_photos(found, 16).examples.images
+    assert np.array_equal(small.numpy(), large.numpy())
+
+
+def test_names_are_shown_on_one_line():
+    assert shown("a\nb\x1b[31m\udcff") == "a\\nb\\x1b[31m\\udcff"

@@ -1,0 +1,377 @@
+"""Every estimator against a naive form of its equation, and on drifts whose right answer is known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import orthogonal_procrustes
+from sklearn.linear_model import Ridge as SklearnRidge
+
+from protodrift.config import decode, encode
+from protodrift.drift import (
+    SDC,
+    AdaGauss,
+    AffineKernel,
+    Blend,
+    DualProjection,
+    EFCKernel,
+    Gated,
+    GaussianProcess,
+    LocalLinear,
+    MeanShift,
+    Procrustes,
+    RelativeSDC,
+    Ridge,
+    RidgeToIdentity,
+)
+from protodrift.drift.efc import feature_metric
+from protodrift.errors import InputError
+
+QUICK = {"points": 200, "tuning": 100}
+KERNELS = [SDC(1.0), RelativeSDC(0.5), RelativeSDC(1.0, neighbours=20), EFCKernel()]
+AFFINE = [
+    Ridge(1e-8, intercept=True),
+    RidgeToIdentity(1e-8),
+    LocalLinear(2.0, ridge=1e-6),
+    AffineKernel(1e-8),
+]
+OTHERS = [
+    MeanShift(),
+    Procrustes(),
+    Procrustes(intercept=True, scale=True),
+    DualProjection(),
+    AdaGauss(epochs=2, samples=100),
+    GaussianProcess(**QUICK),
+    Gated(SDC(1.0)),
+    Blend((SDC(1.0), Ridge())),
+]
+EVERY = [*KERNELS, *AFFINE, *OTHERS]
+names = {"ids": lambda drift: repr(drift)[:40]}
+
+
+@pytest.mark.parametrize("drift", [*KERNELS, MeanShift(), *AFFINE], **names)
+def test_a_translation_is_found_exactly(cloud, drift):
+    prototypes, z_old, labels = cloud
+    shift = torch.arange(8.0).double()
+    torch.testing.assert_close(drift.fit(z_old, z_old + shift, labels).transport(prototypes), prototypes + shift)
+
+
+@pytest.mark.parametrize("drift", [Procrustes(), Procrustes(intercept=True), Procrustes(scale=True), *AFFINE], **names)
+def test_a_rotation_is_found_exactly(cloud, turned, drift):
+    prototypes, z_old, _ = cloud
+    moved = drift.fit(z_old, z_old @ turned).transport(prototypes)
+    torch.testing.assert_close(moved, prototypes @ turned, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("drift", [Procrustes(scale=True), Procrustes(intercept=True, scale=True), *AFFINE], **names)
+def test_a_scaling_is_found_exactly(cloud, drift):
+    prototypes, z_old, _ = cloud
+    moved = drift.fit(z_old, 1.7 * z_old).transport(prototypes)
+    torch.testing.assert_close(moved, 1.7 * prototypes, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("drift", AFFINE, **names)
+def test_an_affine_drift_is_found_exactly(cloud, stretched, drift):
+    prototypes, z_old, _ = cloud
+    moved = drift.fit(z_old, z_old @ stretched + 3).transport(prototypes)
+    torch.testing.assert_close(moved, prototypes @ stretched + 3, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "drift", [SDC(0.5), RelativeSDC(0.2), LocalLinear(0.2), AffineKernel(1.0, 0.1), GaussianProcess(**QUICK)], **names
+)
+def test_a_local_drift_is_found_where_one_map_of_all_cannot(drift):
+    """Two halves of space that move apart, with a step between: no affine map is right in both."""
+    g = torch.Generator().manual_seed(0)
+    z_old = torch.randn(300, 4, generator=g).double()
+    z_old[:, 0] += 3 * z_old[:, 0].sign()
+    delta = torch.zeros_like(z_old)
+    delta[:, 1] = z_old[:, 0].sign()
+    prototypes = torch.tensor([[3.0, 0, 0, 0], [-3.0, 0, 0, 0], [5.0, 0, 0, 0]]).double()
+    true = prototypes + torch.tensor([[0, 1.0, 0, 0], [0, -1.0, 0, 0], [0, 1.0, 0, 0]])
+    labels = (z_old[:, 0] > 0).long()
+
+    def error(estimator):
+        moved = estimator.fit(z_old, z_old + delta, labels).transport(prototypes)
+        return float((moved - true).norm(dim=1).max())
+
+    assert error(drift) < 0.16
+    assert error(Ridge(intercept=True)) > 0.2
+    assert error(drift) < error(MeanShift())
+
+
+@pytest.mark.parametrize(
+    "drift", [SDC(1.0), RelativeSDC(0.5), RidgeToIdentity(), LocalLinear(), AffineKernel(), GaussianProcess(**QUICK)]
+)
+def test_noise_without_drift_hardly_moves_a_prototype(cloud, drift):
+    prototypes, z_old, labels = cloud
+    noise = torch.randn(z_old.shape, generator=torch.Generator().manual_seed(9)).double()
+    moved = drift.fit(z_old, z_old + 0.1 * noise, labels).transport(prototypes)
+    assert float((moved - prototypes).norm(dim=1).max()) < 0.5 * 0.1 * math.sqrt(8)  # one image moves by 0.28
+
+
+# -- against naive forms -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wild(cloud):
+    """A drift that is nothing in particular."""
+    prototypes, z_old, labels = cloud
+    g = torch.Generator().manual_seed(7)
+    return prototypes, z_old, z_old + 0.5 * torch.tanh(z_old) + 0.2 * torch.randn(400, 8, generator=g).double(), labels
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_ridge_agrees_with_scikit_learn(wild, intercept):
+    prototypes, z_old, z_new, _ = wild
+    centred = z_old - z_old.mean(0) if intercept else z_old
+    alpha = 0.3 * float(centred.square().sum()) / 8
+    reference = SklearnRidge(alpha=alpha, fit_intercept=intercept).fit(z_old.numpy(), z_new.numpy())
+    ours = Ridge(0.3, intercept=intercept).fit(z_old, z_new).transport(prototypes)
+    torch.testing.assert_close(ours, torch.from_numpy(reference.predict(prototypes.numpy())))
+
+
+def test_ridge_toward_the_identity_minimises_its_objective(wild):
+    """By the gradient of |M A - Z|^2 + lambda |A - I|^2, which must vanish."""
+    _, z_old, z_new, _ = wild
+    fitted = RidgeToIdentity(0.3, intercept=False).fit(z_old, z_new)
+    a = fitted.weight.clone().requires_grad_(True)
+    lam = 0.3 * z_old.square().sum() / 8
+    loss = (z_old @ a - z_new).square().sum() + lam * (a - torch.eye(8)).square().sum()
+    loss.backward()
+    assert float(a.grad.abs().max()) < 1e-9 * float(loss.detach())
+
+
+def test_the_blend_of_sldc(wild):
+    prototypes, z_old, z_new, _ = wild
+    plain = Ridge(1e-2).fit(z_old, z_new).weight
+    w = math.exp(-400 / (30 * 8))
+    ours = RidgeToIdentity(1e-2, intercept=False, shrink="blend", alpha=30.0).fit(z_old, z_new)
+    torch.testing.assert_close(ours.transport(prototypes), prototypes @ ((1 - w) * plain + w * torch.eye(8).double()))
+
+
+def test_procrustes_agrees_with_scipy(wild):
+    prototypes, z_old, z_new, _ = wild
+    reference = torch.from_numpy(orthogonal_procrustes(z_old.numpy(), z_new.numpy())[0])
+    torch.testing.assert_close(Procrustes().fit(z_old, z_new).transport(prototypes), prototypes @ reference)
+
+
+def test_relative_bandwidths(wild):
+    prototypes, z_old, z_new, _ = wild
+    distances = [[float((p - m).norm()) for m in z_old] for p in prototypes]
+    sigma = 0.4 * sorted(d for row in distances for d in row)[(6 * 400 - 1) // 2]
+    ours, told = RelativeSDC(0.4).fit(z_old, z_new).explain(prototypes)
+    torch.testing.assert_close(ours, SDC(sigma).fit(z_old, z_new).transport(prototypes))
+    torch.testing.assert_close(told["sigma"], torch.full((6,), sigma).double())
+    each = RelativeSDC(0.7, neighbours=15).fit(z_old, z_new).transport(prototypes)
+    for row, p in enumerate(prototypes):
+        alone = SDC(0.7 * sorted(distances[row])[14]).fit(z_old, z_new).transport(p[None])
+        torch.testing.assert_close(each[row : row + 1], alone)
+
+
+def test_local_linear_is_the_weighted_ridge_of_its_equation(wild):
+    """Solved as one weighted least-squares problem with rows for the penalty, by numpy."""
+    prototypes, z_old, z_new, _ = wild
+    config = LocalLinear(0.4, ridge=0.2)
+    ours = config.fit(z_old, z_new).transport(prototypes)
+    sigma = 0.4 * torch.cdist(prototypes, z_old).median()
+    for row, p in enumerate(prototypes):
+        w = torch.exp(-(z_old - p).square().sum(1) / (2 * sigma**2))
+        w = w / w.sum()
+        mean = w @ z_old
+        lam = 0.2 * float((w[:, None] * (z_old - mean).square()).sum()) / 8
+        root = w.sqrt()[:, None].numpy()
+        inputs = np.concatenate([np.ones((400, 1)), (z_old - p).numpy()], axis=1) * root
+        penalty = np.concatenate([np.zeros((8, 1)), math.sqrt(lam) * np.eye(8)], axis=1)
+        outputs = np.concatenate([(z_new - z_old).numpy() * root, np.zeros((8, 8))])
+        solution = np.linalg.lstsq(np.concatenate([inputs, penalty]), outputs, rcond=None)[0]
+        np.testing.assert_allclose((ours[row] - p).numpy(), solution[0], atol=1e-8)
+
+
+def test_local_linear_has_sdc_and_the_affine_ridge_as_its_limits(wild):
+    prototypes, z_old, z_new, _ = wild
+    stiff = LocalLinear(0.4, ridge=1e9).fit(z_old, z_new).transport(prototypes)
+    torch.testing.assert_close(stiff, RelativeSDC(0.4).fit(z_old, z_new).transport(prototypes), atol=1e-6, rtol=0)
+    wide = LocalLinear(1e5, ridge=0.2).fit(z_old, z_new).transport(prototypes)
+    torch.testing.assert_close(wide, RidgeToIdentity(0.2).fit(z_old, z_new).transport(prototypes), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("config", [AffineKernel(0.5, 0.3), AffineKernel(0.5, sigma=0.8)])
+def test_affine_and_kernel_one_after_the_other(wild, config):
+    prototypes, z_old, z_new, _ = wild
+    affine = RidgeToIdentity(0.5).fit(z_old, z_new)
+    sigma = config.sigma or 0.3 * torch.cdist(prototypes, z_old).median()
+    for p, ours in zip(prototypes, config.fit(z_old, z_new).transport(prototypes), strict=True):
+        w = torch.exp(-(z_old - p).square().sum(1) / (2 * sigma**2))
+        left = z_new - affine.transport(z_old)
+        torch.testing.assert_close(ours, affine.transport(p[None])[0] + w @ left / w.sum())
+
+
+def test_the_kernel_of_efc(wild):
+    prototypes, z_old, z_new, _ = wild
+    pi = torch.softmax(-torch.cdist(z_old, prototypes).square() / 0.1, dim=1)
+    head = 2 * prototypes / 0.1
+    metric = sum(head.T @ (torch.diag(q) - torch.outer(q, q)) @ head for q in pi) / len(pi)
+    torch.testing.assert_close(feature_metric(z_old, prototypes, 0.1), metric)
+    d = torch.stack([torch.stack([(m - p) @ metric @ (m - p) for m in z_old]) for p in prototypes])
+    w = torch.exp(-((d - d.min()) / (d.max() - d.min())) / (2 * 0.2**2))
+    naive = prototypes + w @ (z_new - z_old) / w.sum(1, keepdim=True)
+    torch.testing.assert_close(EFCKernel(0.2).fit(z_old, z_new).transport(prototypes), naive)
+    given = EFCKernel(0.2).fit(z_old, z_new, metric=5 * metric).transport(prototypes)
+    torch.testing.assert_close(given, naive)  # a metric of one's own; its unit does not matter
+
+
+@pytest.mark.parametrize("order", ["after", "before"])
+def test_dual_projection_class_by_class(wild, order):
+    prototypes, z_old, z_new, _ = wild
+    g = torch.Generator().manual_seed(3)
+    factors = torch.randn(6, 3, 8, generator=g).double()
+    covariances = factors.mT @ factors  # rank 3, so the projection is onto 4 dimensions
+    a = Ridge(1e-2).fit(z_old, z_new).weight
+    means, moved = DualProjection(1e-2, 1e-6, order).fit(z_old, z_new).transport(prototypes, covariances)
+    for row, (p, sigma) in enumerate(zip(prototypes, covariances, strict=True)):
+        phi = sigma + torch.outer(p, p)
+        u = torch.linalg.svd(phi).U[:, :4]
+        proj = a @ u @ u.T if order == "after" else u @ u.T @ a
+        torch.testing.assert_close(means[row], p @ proj)
+        torch.testing.assert_close(moved[row] + torch.outer(means[row], means[row]), proj.T @ phi @ proj)
+    if order == "before":  # the class spans what it is projected onto: nothing is lost
+        torch.testing.assert_close(means, prototypes @ a)
+
+
+# -- covariances ---------------------------------------------------------------------------------------------------
+
+
+def test_linear_estimators_push_covariances_through_their_map(wild):
+    prototypes, z_old, z_new, _ = wild
+    samples = torch.randn(50, 8, generator=torch.Generator().manual_seed(0)).double()
+    covariance = torch.cov(samples.T)
+    for drift in (Ridge(intercept=True), RidgeToIdentity(), Procrustes(), AffineKernel()):
+        fitted = drift.fit(z_old, z_new)
+        _, pushed = fitted.transport(prototypes[:1], covariance[None])
+        moved = (getattr(fitted, "affine", fitted)).transport(samples)
+        torch.testing.assert_close(pushed[0], torch.cov(moved.T))
+
+
+def test_kernels_translate_a_class_and_leave_its_covariance(wild):
+    prototypes, z_old, z_new, _ = wild
+    covariances = torch.eye(8).double().expand(6, 8, 8)
+    fitted = SDC(1.0).fit(z_old, z_new)
+    means, same = fitted.transport(prototypes, covariances)
+    torch.testing.assert_close(means, fitted.transport(prototypes))
+    torch.testing.assert_close(same, covariances)
+
+
+def test_local_linear_pushes_covariances_with_its_own_map(cloud, stretched):
+    prototypes, z_old, _ = cloud
+    fitted = LocalLinear(2.0, ridge=1e-6).fit(z_old, z_old @ stretched)
+    _, pushed = fitted.transport(prototypes, torch.eye(8).double().expand(6, 8, 8))
+    torch.testing.assert_close(pushed, (stretched.T @ stretched).expand(6, 8, 8), atol=1e-3, rtol=0)
+
+
+def test_the_adapter_learns_a_map_moves_gaussians_and_keeps_its_seed(cloud, stretched):
+    prototypes, z_old, _ = cloud
+    z_new = z_old @ stretched
+    config = AdaGauss(epochs=60, samples=4000)
+    fitted = config.fit(z_old, z_new)
+    left = (fitted.transport(prototypes) - prototypes @ stretched).norm(dim=1).mean()
+    assert float(left) < 0.25 * float((prototypes - prototypes @ stretched).norm(dim=1).mean())
+    covariances = 0.1 * torch.eye(8).double().expand(6, 8, 8)
+    means, pushed = fitted.transport(prototypes, covariances)
+    assert float((means - prototypes @ stretched).norm(dim=1).mean()) < 0.3 * float(
+        (means - prototypes).norm(dim=1).mean()
+    )
+    wanted = 0.1 * stretched.T @ stretched
+    assert float((pushed - wanted).norm()) < 0.5 * float((covariances - wanted).norm())
+    assert torch.equal(config.fit(z_old, z_new).transport(prototypes), fitted.transport(prototypes))
+    half = fitted.transport(prototypes[:3], covariances[:3])[1]
+    torch.testing.assert_close(half, pushed[:3])  # which classes are asked about together does not matter
+
+
+# -- hard data -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drift", EVERY, **names)
+@pytest.mark.parametrize("images", [12, 60])
+def test_few_images_in_a_subspace_of_many_dimensions(drift, images):
+    """40-dimensional float32 embeddings of 6 features, fewer images than dimensions: finite, and no prototype flies."""
+    g = torch.Generator().manual_seed(0)
+    lift = torch.linalg.qr(torch.randn(40, 6, generator=g)).Q.T
+    features = torch.randn(images, 6, generator=g)
+    z_old = torch.nn.functional.normalize(features @ lift, dim=1)
+    z_new = torch.nn.functional.normalize((features + 0.3 * features.roll(1, dims=1)) @ lift, dim=1)
+    prototypes = 0.8 * z_old[:4].roll(1, dims=0)
+    moved, told = drift.fit(z_old, z_new, torch.arange(images) % 4).explain(prototypes)
+    assert moved.dtype == torch.float32
+    assert bool(torch.isfinite(moved).all())
+    assert float((moved - prototypes).norm(dim=1).max()) < 1.0
+    assert all(value.shape == (4,) and bool(torch.isfinite(value).all()) for value in told.values())
+
+
+@pytest.mark.parametrize("drift", EVERY, **names)
+def test_configuration_survives_json_and_wrong_input_is_refused(drift, cloud):
+    prototypes, z_old, labels = cloud
+    assert decode(encode(drift)) == drift
+    with pytest.raises(ValueError, match="same N images"):
+        drift.fit(z_old, z_old[:-1])
+    fitted = drift.fit(z_old, z_old, labels)
+    assert fitted.transport(prototypes[:0]).shape == (0, 8)
+    with pytest.raises(ValueError, match="covariances must be"):
+        fitted.transport(prototypes, torch.eye(8).double())
+    torch.testing.assert_close(fitted.transport(prototypes), prototypes, atol=0.35, rtol=0)  # nothing moved
+    before = z_old.clone(), prototypes.clone()
+    drift.fit(z_old, z_old + 1, labels).transport(prototypes)
+    assert torch.equal(z_old, before[0])
+    assert torch.equal(prototypes, before[1])
+
+
+@pytest.mark.parametrize("sizes", [(8, 12), (8, 5)])
+def test_sizes_may_differ_where_a_map_allows_it(cloud, sizes):
+    prototypes, z_old, _ = cloud
+    g = torch.Generator().manual_seed(1)
+    turn = torch.linalg.qr(torch.randn(max(sizes), min(sizes), generator=g).double()).Q
+    turn = turn.T if sizes[1] > sizes[0] else turn
+    z_new = z_old @ turn
+    torch.testing.assert_close(Ridge(0.0).fit(z_old, z_new).transport(prototypes), prototypes @ turn)
+    moved = Procrustes().fit(z_old, z_new).transport(prototypes)
+    assert moved.shape == (6, sizes[1])
+    if sizes[1] > sizes[0]:
+        torch.testing.assert_close(moved, prototypes @ turn)
+    with pytest.raises(ValueError, match="same N images"):
+        RidgeToIdentity().fit(z_old, z_new)
+
+
+def test_procrustes_turns_unseen_directions_as_little_as_possible():
+    z_old = torch.zeros(10, 4).double()
+    z_old[:, :2] = torch.randn(10, 2, generator=torch.Generator().manual_seed(0)).double()
+    quarter = torch.eye(4).double()
+    quarter[:2, :2] = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    torch.testing.assert_close(Procrustes().fit(z_old, z_old @ quarter).weight, quarter)
+
+
+def test_effective_samples_of_an_affine_map_are_those_of_its_leverage(wild):
+    _, z_old, z_new, _ = wild
+    mean = z_old.mean(0, keepdim=True)
+    told = RidgeToIdentity().fit(z_old, z_new).diagnostics(torch.cat([mean, mean + 100]))["effective_samples"]
+    assert float(told[0]) == pytest.approx(400)
+    assert float(told[1]) < 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RelativeSDC(0),
+        lambda: Ridge(-1.0),
+        lambda: RidgeToIdentity(shrink="both"),
+        lambda: LocalLinear(ridge=0),
+        lambda: AdaGauss(hidden=0),
+        lambda: GaussianProcess(select="luck"),
+        lambda: Gated(None),
+        lambda: Blend(()),
+        lambda: Blend((SDC(), "SDC")),
+    ],
+)
+def test_wrong_options_are_refused(make):
+    with pytest.raises(InputError):
+        make()

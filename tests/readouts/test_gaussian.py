@@ -1,0 +1,162 @@
+"""Read-outs with covariances against scikit-learn and naive forms."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
+from sklearn.linear_model import Ridge
+
+from protodrift import IncrementalClassifier, Method, TaskStream, Training
+from protodrift.config import decode, encode
+from protodrift.data import load_digits
+from protodrift.drift import SDC, AdaGauss
+from protodrift.errors import InputError
+from protodrift.prototypes import Prototypes
+from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean, RidgeClassifier, View
+from protodrift.stages import Network, Tree
+from protodrift.statistics import Covariance
+from protodrift.store import Store
+
+
+@pytest.fixture(scope="module")
+def clouds():
+    rng = np.random.RandomState(0)
+    sizes = (20, 30, 40, 50)
+    z = [2 * rng.randn(5) + rng.randn(n, 5) @ rng.randn(5, 5) for n in sizes]
+    rows = np.repeat(np.arange(4), sizes)
+    return torch.from_numpy(np.concatenate(z)), torch.from_numpy(rows), torch.from_numpy(3 * rng.randn(200, 5))
+
+
+def view(z, rows, test, form):
+    store = Prototypes.of("abcd", z, rows, 1, form)
+    return View(test, store.means, statistics=store.statistics, counts=store.counts)
+
+
+def unit_variance(z, rows):
+    """Scale every class about its mean to a mean variance of 1: then shrinking toward it is shrinking toward I."""
+    z = z.clone()
+    for c in range(4):
+        own = z[rows == c]
+        spread = (own - own.mean(0)).square().mean().sqrt()
+        z[rows == c] = own.mean(0) + (own - own.mean(0)) / spread
+    return z
+
+
+def test_bayes_is_quadratic_discriminant_analysis(clouds):
+    z, rows, test = clouds
+    z = torch.cat([z] * 200)  # scikit-learn divides by n - 1, we by n
+    rows = torch.cat([rows] * 200)
+    z = unit_variance(z, rows)
+    readout = Bayes(shrinkage=0.2, prior="counts")
+    reference = QuadraticDiscriminantAnalysis(reg_param=0.2).fit(z.numpy(), rows.numpy())
+    scores = readout.scores(view(z, rows, test, readout.keeps))
+    np.testing.assert_allclose(scores.softmax(1), reference.predict_proba(test.numpy()), atol=2e-3)
+
+
+def test_bayes_with_a_shared_covariance_is_linear_discriminant_analysis(clouds):
+    z, rows, test = clouds
+    readout = Bayes(shrinkage=0.2, prior="counts", covariance=Covariance("shared"))
+    reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.2).fit(z.numpy(), rows.numpy())
+    # scikit-learn standardises features before shrinking, so they must have equal scatter for the same answer
+    centred = z - torch.stack([z[rows == c].mean(0) for c in range(4)])[rows]
+    std = centred.square().mean(0).sqrt()
+    reference = reference.fit((z / std).numpy(), rows.numpy())
+    scores = readout.scores(view(z / std, rows, test / std, readout.keeps))
+    np.testing.assert_allclose(scores.softmax(1), reference.predict_proba((test / std).numpy()), atol=1e-6)
+
+
+def test_mahalanobis_follows_its_equation(clouds):
+    z, rows, test = clouds
+    for normalise in (False, True):
+        readout = Mahalanobis(0.5, 0.25, normalise)
+        scores = readout.scores(view(z, rows, test, readout.keeps))
+        for c in range(4):
+            own = z[rows == c].numpy()
+            sigma = np.cov(own.T, bias=True)
+            on, off = np.diag(sigma).mean(), sigma[~np.eye(5, dtype=bool)].mean()
+            s = sigma + 0.5 * on * np.eye(5) + 0.25 * off * (1 - np.eye(5))
+            mu, x = own.mean(0), test.numpy()
+            if normalise:
+                s = s / np.sqrt(np.outer(np.diag(s), np.diag(s)))
+                mu, x = mu / np.linalg.norm(mu), x / np.linalg.norm(x, axis=1, keepdims=True)
+            naive = [(row - mu) @ np.linalg.inv(s) @ (row - mu) for row in x]
+            np.testing.assert_allclose(-scores[:, c], naive)
+
+
+def test_tukey_is_a_space_of_its_own():
+    plain, power = Mahalanobis(), Mahalanobis(tukey=0.5)
+    assert (plain.space_name, power.space_name) == ("plain", "tukey 0.5")
+    z = torch.tensor([[4.0, -9.0, 0.0]])
+    assert torch.equal(plain.space(z), z)
+    assert power.space(z).tolist() == [[2.0, -3.0, 0.0]]
+
+
+@pytest.mark.parametrize("form", ["shared", "full"])
+def test_the_ridge_classifier_is_ridge_regression_on_all_images(clouds, form):
+    z, rows, test = clouds
+    readout = RidgeClassifier(0.1, normalise=False, covariance=Covariance(form))
+    alpha = 0.1 * float(z.square().sum()) / 5
+    reference = Ridge(alpha=alpha, fit_intercept=False).fit(z.numpy(), np.eye(4)[rows.numpy()])
+    scores = readout.scores(view(z, rows, test, readout.keeps))
+    np.testing.assert_allclose(scores, reference.predict(test.numpy()), atol=1e-10)
+    unit = RidgeClassifier(0.1, covariance=Covariance(form)).scores(view(z, rows, test, readout.keeps))
+    np.testing.assert_allclose(unit, scores.numpy() / np.linalg.norm(reference.coef_, axis=1), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "readout", [Mahalanobis(), Bayes(), RidgeClassifier(), RidgeClassifier(covariance=Covariance())]
+)
+def test_a_class_without_a_prototype_never_wins_and_flat_clouds_are_no_problem(readout):
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(12, 3, generator=g) @ torch.randn(3, 30, generator=g)  # 3 dimensions of 30
+    rows = torch.arange(3).repeat_interleave(4)
+    z = z + 3 * torch.eye(30)[rows]
+    store = Prototypes.of("abcd", z, rows, 1, readout.keeps)  # no image of d
+    scores = readout.scores(View(z, store.means, statistics=store.statistics, counts=store.counts))
+    assert bool((scores[:, 3] == -torch.inf).all())
+    assert bool(torch.isfinite(scores[:, :3]).all())
+    assert decode(encode(readout)) == readout
+
+
+def test_covariances_that_were_not_kept_are_asked_for():
+    with pytest.raises(InputError, match="the model kept none"):
+        Bayes().scores(View(torch.zeros(1, 2), torch.zeros(1, 2)))
+
+
+STREAM = [[3, 8], [1, 7]]
+
+
+@pytest.mark.parametrize("readout", [Mahalanobis(), Bayes(covariance=Covariance("low-rank", 4)), RidgeClassifier()])
+def test_in_a_tree_and_a_classifier_alike_and_kept_on_disk(readout, tmp_path):
+    """The experiment and the product keep, move and use the same statistics; a stage on disk holds them."""
+    stream = TaskStream(load_digits(), classes=STREAM)
+    fast = Training(epochs=1, learning_rate=3e-4)
+    method = Method(drift=SDC(), readout=readout)
+    trees = [Tree(stream, network=Network(embedding_dim=16), training=fast, store=Store(tmp_path)) for _ in range(2)]
+    computed, loaded = (tree.readout(method, 2) for tree in trees)
+    assert trees[1].computed["train"] == 0
+    assert {name: value.shape for name, value in loaded.prototypes.statistics.items()} == {
+        name: value.shape for name, value in computed.prototypes.statistics.items()
+    }
+    for name, value in computed.prototypes.statistics.items():
+        assert torch.equal(loaded.prototypes.statistics[name], value)
+    plain = trees[0].readout(Method(drift=SDC()), 2)
+    extra = sum(v.numel() * v.element_size() for v in computed.prototypes.statistics.values())
+    assert computed.bytes_stored == plain.bytes_stored + extra
+    clf = IncrementalClassifier(embedding_dim=16, training=fast, drift=SDC(), readout=readout)
+    for task in stream:
+        clf.partial_fit(task.data.images, task.data.labels)
+    for name, value in computed.prototypes.statistics.items():
+        torch.testing.assert_close(clf.state_.prototypes.statistics[name], value)
+    test = torch.cat([task.test.images for task in stream])
+    answers = [clf.classes_.tolist().index(label) for label in clf.predict(test).tolist()]
+    assert answers == computed.predicted.tolist()
+    again = IncrementalClassifier.load(clf.save(tmp_path / "model"))
+    assert again.predict(test).tolist() == clf.predict(test).tolist()
+
+
+def test_a_drift_that_needs_covariances_gets_them_whatever_the_readout():
+    stream = TaskStream(load_digits(), classes=STREAM)
+    tree = Tree(stream, network=Network(embedding_dim=16), training=Training(epochs=1, learning_rate=3e-4))
+    method = Method(drift=AdaGauss(epochs=2, samples=200), readout=NearestClassMean())
+    assert tree.readout(method, 2).prototypes.statistics["full"].shape == (4, 16, 16)
