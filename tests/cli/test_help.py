@@ -93,3 +93,10 @@ def test_wrong_usage_is_status_2(command, args, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert "usage: protodrift" in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = f"{sys.executable} -m protodrift methods | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1

@@ -77,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ProtodriftError as error:
         print(f"protodrift: error: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # as in `protodrift inspect birds | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it ends
+        return 0
     except OSError as error:
         print(f"protodrift: error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         return 1
