@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ def rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     return value
+
+
+def without_places(command: str) -> str:
+    """Return the command without the folders of the machine it ran on."""
+    return re.sub(r"--(data|out) \S+", lambda match: f"--{match[1]} {'DIR' if match[1] == 'data' else 'RUN'}", command)
 
 
 def by_method(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -80,6 +86,7 @@ def main() -> None:
     parser.add_argument("target", type=Path, help="such as results/cifar100_eleven; .json is added")
     args = parser.parse_args()
     document = rounded(read_results(args.run))
+    document["command"] = without_places(document["command"])
     args.target.with_suffix(".json").write_text(json.dumps(document, separators=(",", ":")) + "\n")
     print(markdown(document))
 

@@ -57,3 +57,51 @@ def test_every_printed_accuracy_is_the_measured_one(digits):
             name = name.replace(r"\*", "\0").strip("*").replace("\0", "*")  # emphasis off, the star of FT* kept
             printed[name] = cells[4].strip("*").split(" ±")[0]
     assert printed == {name: f"{100 * final(entries):.1f}" for name, entries in digits.items()}
+
+
+def rows_of(name):
+    """The first table of a page in results/: method -> cells."""
+    lines = [line for line in (RESULTS / f"{name}.md").read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    return {method.replace("\\", ""): values for method, *values in cells}
+
+
+@pytest.fixture(scope="module")
+def eleven():
+    document = json.loads((RESULTS / "cifar100_eleven.json").read_text())
+    return {entry["method"]: entry for entry in document["results"]}
+
+
+def test_the_cifar_page_is_what_was_measured(eleven):
+    table = rows_of("cifar100_eleven")
+    assert set(table) == set(eleven)
+    for name, (overall, _, average, first, later, forgetting, distance) in table.items():
+        entry = eleven[name]
+        matrix = np.array(entry["accuracy_matrix"][-1])
+        assert float(overall) == pytest.approx(100 * entry["overall_accuracy"][-1], abs=0.051)
+        assert float(average) == pytest.approx(100 * matrix.mean(), abs=0.051)
+        assert float(first) == pytest.approx(100 * matrix[0], abs=0.051)
+        assert float(later) == pytest.approx(100 * matrix[1:].mean(), abs=0.051)
+        assert float(forgetting) == pytest.approx(100 * entry["average_forgetting"][-1], abs=0.051)
+        assert float(distance) == pytest.approx(entry["old_prototype_distance"][-1], abs=0.00051)
+
+
+def test_what_the_cifar_page_claims(eleven):
+    printed = {"E-Fix": 46.3, "E-FT": 37.4, "E-FT+SDC": 44.8, "E-EWC": 40.8, "E-EWC+SDC": 46.1, "E-MAS": 43.1}
+    printed["E-MAS+SDC"] = 46.3
+    for name, number in printed.items():
+        assert 100 * eleven[name]["overall_accuracy"][-1] >= number
+    fixed = np.array(eleven["E-Fix"]["accuracy_matrix"][-1])
+    for name in ("E-FT", "E-EWC", "E-MAS"):
+        plain, moved = eleven[name], eleven[f"{name}+SDC"]
+        assert np.mean(plain["accuracy_matrix"][-1][1:]) > fixed[1:].mean()  # it really learned the later tasks
+        assert moved["old_prototype_distance"][-1] < plain["old_prototype_distance"][-1]
+    assert eleven["E-FT+SDC"]["overall_accuracy"][-1] > eleven["E-FT"]["overall_accuracy"][-1] + 0.01
+    assert eleven["E-MAS+SDC"]["overall_accuracy"][-1] < eleven["E-MAS"]["overall_accuracy"][-1]  # said, not hidden
+    best = max(entry["overall_accuracy"][-1] for entry in eleven.values())
+    assert eleven["E-Pre"]["overall_accuracy"][-1] == best
+    above = np.array(eleven["E-EWC"]["accuracy_matrix"][-1]) > fixed
+    assert above[1:].sum() == 9
+    assert not above[0]
+    assert not above[2]
+    assert (np.array(eleven["E-EWC+SDC"]["accuracy_matrix"][-1])[1:] >= fixed[1:]).all()
