@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 LARGEST = 16
-"""Images in a batch, unless one request alone brings more. Small on purpose: while one batch is computed, requests
-of the next are read and decoded, so neither side waits for the other."""
+"""Images in a batch, unless one request alone brings more. Small, so that requests of the next batch can be read and
+decoded while one is computed; of 64 and 16, tried once each, 16 served more images a second."""
 
 LINGER = 0.004
 """Seconds to wait for more after a batch of several requests: their clients ask again at once, one after another."""
