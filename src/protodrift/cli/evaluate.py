@@ -11,6 +11,7 @@ from .words import percent, plural, table
 
 if TYPE_CHECKING:
     from ..evaluation import Evaluation, Part
+    from ..learner import IncrementalClassifier
 
 _EPILOG = """\
 examples:
@@ -73,10 +74,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _own_kind(clf: object, label: object) -> str | int:
+def _own_kind(clf: IncrementalClassifier, label: object) -> str | int:
     """Return a folder's name as the model has its labels: int, where they are."""
     text = str(label)
-    known = clf.state_.prototypes.labels  # type: ignore[attr-defined]
+    known = clf.state_.prototypes.labels
     return int(text) if isinstance(known[0], int) and text.lstrip("-").isdigit() else text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 from .words import plural
@@ -48,7 +49,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.set_defaults(run=run)
 
 
-def _whole(low: int):  # type: ignore[no-untyped-def]
+def _whole(low: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdigit() or int(text) < low:
             raise argparse.ArgumentTypeError(f"a whole number of at least {low} is needed, got {text!r}")

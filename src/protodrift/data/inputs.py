@@ -68,11 +68,13 @@ def _paths(X: Any) -> list[Path] | None:
         raise InputError(f"X is one path, {str(X)!r}. Give a list: [{str(X)!r}].")
     if isinstance(X, np.ndarray) and X.dtype.kind in "buifc":
         return None
-    values = X if isinstance(X, (list, tuple)) else np.asarray(X, dtype=object) if hasattr(X, "__array__") else None
+    values: Any = (
+        X if isinstance(X, (list, tuple)) else np.asarray(X, dtype=object) if hasattr(X, "__array__") else None
+    )
     if values is None or isinstance(X, torch.Tensor) or len(values) == 0:
         return None
-    if getattr(values, "ndim", 1) == 2 and values.shape[1] == 1:  # type: ignore[union-attr]
-        values = values[:, 0]  # type: ignore[call-overload]
+    if getattr(values, "ndim", 1) == 2 and values.shape[1] == 1:
+        values = values[:, 0]
     if not all(isinstance(value, (str, Path)) for value in values):
         return None
     return [Path(value) for value in values]

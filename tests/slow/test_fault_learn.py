@@ -1,0 +1,79 @@
+"""A whole lesson meets a fault at every write, fsync and rename: the old or the new model, and a rerun ends it."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.test_saving import FULL, fault, files_of
+
+from protodrift import IncrementalClassifier, saving
+from protodrift.data.photos import find_photos
+from protodrift.errors import ProtodriftError
+from protodrift.learning import carry_out, prepare, unfinished, workplace
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = {"train": True, "size": 32, "epochs": 2}
+
+
+def lesson(model, photos, **options):
+    with workplace(model) as place:
+        return carry_out(prepare(place, find_photos(photos), options=options))
+
+
+def photos(root, *classes):
+    for name in classes:
+        rng = np.random.RandomState(sum(map(ord, name)))
+        (root / name).mkdir(parents=True)
+        for i in range(4):
+            pixels = np.clip(rng.randint(0, 256, 3) + rng.randint(-40, 40, (32, 32, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A model of one lesson, the photos of the next, and the files of the version after it, undisturbed."""
+    root = tmp_path_factory.mktemp("lessons")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "protodrift.defaults.pretrained_installed", lambda: False
+        )  # the small network: this is about files
+        lesson(root / "birds", photos(root / "first", "owl", "emu"), **OPTIONS)
+    photos(root / "second", "kea", "tui")
+    shutil.copytree(root / "birds", root / "after")
+    lesson(root / "after", root / "second", epochs=2)
+    return root
+
+
+def current(model):
+    folder = model / "versions" / str(saving.read_current(model).version)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("function", ["fsync", "rename", "replace", "write"])
+@pytest.mark.parametrize("raised", [FULL, KeyboardInterrupt()], ids=["full disk", "Ctrl-C"])
+def test_a_fault_at_any_moment_of_a_lesson(prepared, tmp_path, monkeypatch, function, raised):
+    old, new = current(prepared / "birds"), current(prepared / "after")
+    met = 0
+    for at in range(1, 99):
+        model = tmp_path / f"birds{at}"
+        shutil.copytree(prepared / "birds", model)
+        with monkeypatch.context() as patch:
+            calls = fault(patch, function, at, raised, lasting=True)
+            try:
+                lesson(model, prepared / "second", epochs=2)
+            except (KeyboardInterrupt, ProtodriftError, OSError):
+                met += 1
+        IncrementalClassifier.load(model)
+        assert current(model) in (old, new)
+        if current(model) == old:
+            lesson(model, prepared / "second", epochs=2)  # goes on, or begins anew
+            assert not unfinished(model).exists()
+        assert current(model) == new
+        if len(calls) < at:  # the lesson was over before the fault
+            break
+    assert met >= 1
+    assert at < 98
+    assert files_of(prepared / "birds")  # the model that was copied is untouched
