@@ -9,8 +9,10 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from protodrift.compare import ESTIMATORS, compare, table
-from protodrift.recipes import get_recipe
+from protodrift.recipes import get_recipe, with_settings
 from protodrift.runs import load_data
 from protodrift.store import Store
 
@@ -21,6 +23,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--data", help="where the data is, as for protodrift run")
+    parser.add_argument("--budget", help="as for protodrift run; `drift` is made for this")
+    parser.add_argument("--set", action="append", default=[], help="as for protodrift run; can be repeated")
+    parser.add_argument("--tasks", type=int, help="only the first N tasks of the stream")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--estimators", default="", help="names from compare.ESTIMATORS, all if empty")
@@ -28,10 +34,13 @@ def main() -> None:
     parser.add_argument("--store", help="a run directory whose trainings are used, and where new ones go")
     parser.add_argument("--json", help="write all cells here")
     args = parser.parse_args()
-    recipe = get_recipe(args.recipe)
+    torch.set_num_threads(args.threads)
+    recipe = with_settings(get_recipe(args.recipe, args.budget), dict(text.split("=", 1) for text in args.set))
     chosen = [name for name in args.estimators.split(",") if name] or list(ESTIMATORS)
     methods = {name: recipe.methods[name] for name in args.methods.split(",")}
     stream = recipe.stream(load_data(recipe, args.data))
+    if args.tasks:
+        stream = stream[: args.tasks]
     store = None if args.store is None else Store(args.store)
     cells = []
     for seed in map(int, args.seeds.split(",")):

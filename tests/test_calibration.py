@@ -88,6 +88,30 @@ def test_a_class_without_a_score_does_not_disturb_the_temperature():
     assert math.isfinite(fit_temperature(more, rows))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_temperature_is_the_one_that_trying_one_temperature_after_the_other_finds(seed):
+    """The search uses that the loss is convex in 1 / T; here every temperature of the three grids is tried."""
+    g = torch.Generator().manual_seed(seed)
+    scores = -torch.rand(30, 9, generator=g, dtype=torch.float64) * 10.0 ** (seed - 3)
+    rows = torch.randint(0, 9, (30,), generator=g)
+    scores[torch.arange(30), rows] *= 0.4
+    if seed % 2:
+        scores[:, 3] = torch.where(rows == 3, scores[:, 3], -torch.inf)
+    gaps = scores.amax(dim=1, keepdim=True) - scores
+    centre, width = math.log(float(gaps[gaps.isfinite()].mean())), math.log(1e3)
+    for _ in range(3):
+        losses = {}
+        for step in range(-20, 21):
+            temperature = math.exp(centre + width * step / 20)
+            log_p = (scores / temperature).log_softmax(dim=1)
+            right = log_p[torch.arange(30), rows]
+            others = (log_p.masked_fill(log_p.isinf(), 0).sum(dim=1) - right) / 8
+            losses[temperature] = float(-((31 / 32) * right + others / 32).mean())
+        best = min(losses, key=losses.get)
+        centre, width = math.log(best), width / 15
+    assert fit_temperature(scores, rows) == pytest.approx(best, rel=1e-9)
+
+
 def test_folds_hold_out_every_image_once_and_leave_every_class_there():
     rows = torch.tensor([0] * 7 + [1] * 2 + [2])
     parts = folds(rows, 5, torch.Generator().manual_seed(0))

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from protodrift import SDC, LwF, Method, Oracle, TaskStream, Training, Triplet
-from protodrift.compare import ESTIMATORS, Cell, compare, summarise, table
+from protodrift.compare import ESTIMATORS, Cell, compare, movements, summarise, table
 from protodrift.config import decode, encode
 from protodrift.data import load_digits
-from protodrift.drift import ADC, MeanShift
+from protodrift.drift import ADC, Gated, MeanShift
+from protodrift.methods import with_drift
 from protodrift.stages import Network, Tree
 
 
@@ -61,3 +62,24 @@ def test_adc_runs_in_a_tree():
 def test_the_listed_estimators_can_be_written_down():
     for drift in ESTIMATORS.values():
         assert decode(encode(drift)) == drift
+
+
+def test_movements_tell_what_is_said_beside_what_is_true():
+    stream = TaskStream(load_digits(), classes=[[3, 8], [1, 7], [0, 6]])
+    tree = Tree(stream, network=Network(embedding_dim=16), training=Training(epochs=1, learning_rate=3e-4))
+    drift = Gated(SDC(0.5))
+    told = movements(tree, {"E-FT": Method(Triplet(margin=0.2))}, {"gated": drift}, setting="digits")
+    assert [(m.task, m.label) for m in told] == [(2, 3), (2, 8), (3, 3), (3, 8), (3, 1), (3, 7)]
+    method = with_drift(Method(Triplet(margin=0.2)), drift)
+    after, true = tree.prototypes(method, 3).means, tree.true_means(method, 3)
+    last = [m for m in told if m.task == 3]
+    for row, movement in enumerate(last):
+        assert movement.error == pytest.approx(float((after[row] - true[row]).norm()), rel=1e-5)
+        assert 0 <= movement.gate <= 1
+    # the errors of two tasks add up like independent ones: class 3 was moved twice, class 1 once
+    found = tree.embeddings(method, 3)
+    rows = stream[2].data.rows_of(stream[2].classes)
+    before = tree.prototypes(method, 2).means
+    step = drift.fit(found.z_old, found.z_new, rows).diagnostics(before)["uncertainty"]
+    assert last[0].predicted == pytest.approx(math.hypot(told[0].predicted, float(step[0])), rel=1e-5)
+    assert last[2].predicted == pytest.approx(float(step[2]), rel=1e-5)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from collections import Counter
+from dataclasses import fields, replace
 
 import pytest
+import torch
 
 from protodrift import EWC, SDC
 from protodrift.config import decode
 from protodrift.errors import InputError
 from protodrift.recipes import RECIPES, get_recipe, with_settings
+from protodrift.runs import load_data
 from protodrift.trainer import Training
 
 
@@ -160,6 +163,26 @@ def test_every_experiment_of_the_paper_has_both_budgets(name):
     assert decode(json.loads(json.dumps(paper.to_json()))) == paper
     with pytest.raises(InputError, match=r"'paper'.*'cpu'"):
         get_recipe(name, "gpu")
+
+
+@pytest.mark.parametrize("name", ["cifar100-eleven", "cifar100-ten", "cub200-six"])
+def test_the_budget_drift_is_small(name):
+    small, cpu = get_recipe(name, "drift"), get_recipe(name, "cpu")
+    assert small.budget == "drift"
+    assert (small.name, small.tasks, small.first, small.data) == (cpu.name, cpu.tasks, cpu.first, cpu.data)
+    assert {"E-FT", "E-LwF", "E-EWC", "E-MAS"} <= set(small.methods) < set(cpu.methods)
+    assert small.train_images is not None or small.training.epochs < cpu.training.epochs
+    with pytest.raises(InputError, match="'paper'"):
+        get_recipe("cifar100-joint", "drift")
+
+
+def test_a_recipe_can_take_only_some_images_of_each_class(digits_recipe):
+    data = load_data(replace(digits_recipe, train_images=7, test_images=3), None)
+    whole = load_data(digits_recipe, None)
+    assert Counter(data.train.labels) == dict.fromkeys(whole.classes, 7)
+    assert Counter(data.test.labels) == dict.fromkeys(whole.classes, 3)
+    ones = [i for i, label in enumerate(whole.train.labels) if label == 1][:7]
+    assert torch.equal(data.train.of_classes([1]).images, whole.train.images[ones])
 
 
 def test_a_recipe_without_a_choice_says_so():

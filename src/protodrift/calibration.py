@@ -13,10 +13,13 @@ two classes it is the plain distance.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 
+from .data.batches import members_of
 from .readouts import squared_distances
 
 LEVELS = (0.5, 0.75, 0.9, 0.95, 0.99)
@@ -167,22 +170,42 @@ def fit_temperature(scores: torch.Tensor, rows: torch.Tensor) -> float:
     spread = float(gaps[torch.isfinite(gaps)].mean())
     if not spread > 0:
         return DEFAULT_TEMPERATURE
-    miss = 1.0 / (len(scores) + 2)
-    best, best_loss = DEFAULT_TEMPERATURE, math.inf
-    # Coarse, then fine around the best: the loss has one valley in log T.
+    loss = _likelihood(gaps, rows)
+    # Coarse, then fine around the best. The loss is convex in 1 / T, so it has one valley on every grid.
     centre, width = math.log(spread), math.log(1e3)
     for _ in range(3):
-        for step in range(-20, 21):
-            temperature = math.exp(centre + width * step / 20)
-            log_p = (scores / temperature).log_softmax(dim=1)
-            right = log_p.gather(1, rows[:, None]).squeeze(1)
-            finite = torch.where(torch.isfinite(log_p), log_p, 0.0)
-            others = (finite.sum(dim=1) - right) / max(1, scores.shape[1] - 1)
-            loss = float(-((1 - miss) * right + miss * others).mean())
-            if loss < best_loss:
-                best, best_loss = temperature, loss
-        centre, width = math.log(best), width / 15
-    return best
+        grid = [math.exp(centre + width * step / 20) for step in range(-20, 21)]
+        low, high = 0, len(grid) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if loss(grid[middle]) <= loss(grid[middle + 1]):
+                high = middle
+            else:
+                low = middle + 1
+        centre, width = math.log(grid[low]), width / 15
+    return grid[low]
+
+
+def _likelihood(gaps: torch.Tensor, rows: torch.Tensor) -> Callable[[float], float]:
+    """Return the mean negative log-likelihood as a function of T, with Platt's correction.
+
+        log p_c = -gap_c / T - L,   L = log sum_c exp(-gap_c / T)
+
+    Everything but L is linear in 1 / T, so an evaluation is one pass over the (N, K) gaps to the best score.
+    """
+    finite = torch.isfinite(gaps)
+    known, total = finite.sum(dim=1), torch.where(finite, gaps, 0.0).sum(dim=1)
+    own = gaps.gather(1, rows[:, None]).squeeze(1)
+    miss, others = 1.0 / (len(gaps) + 2), max(1, gaps.shape[1] - 1)
+
+    @cache
+    def loss(temperature: float) -> float:
+        log_sum = (gaps / -temperature).exp_().sum(dim=1).log()
+        right = -own / temperature - log_sum
+        rest = (-total / temperature - known * log_sum - right) / others
+        return float(-((1 - miss) * right + miss * rest).mean())
+
+    return loss
 
 
 def folds(rows: torch.Tensor, count: int, generator: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -191,8 +214,7 @@ def folds(rows: torch.Tensor, count: int, generator: torch.Generator) -> list[tu
     Every image of a class with at least two is in one part; the one image of a class is in none.
     """
     part_of = torch.full((len(rows),), -1)
-    for row in rows.unique().tolist():
-        members = (rows == row).nonzero().flatten()
+    for members in members_of(rows):
         if len(members) > 1:
             order = members[torch.randperm(len(members), generator=generator)]
             part_of[order] = torch.arange(len(order)) % min(count, len(order))
@@ -205,8 +227,7 @@ def hold_out(rows: torch.Tensor, share: float, generator: torch.Generator, most:
     held = torch.zeros(len(rows), dtype=torch.bool)
     if share <= 0:
         return held
-    for row in rows.unique().tolist():
-        members = (rows == row).nonzero().flatten()
+    for members in members_of(rows):
         if len(members) >= 5:
             take = min(most, max(1, round(share * len(members))))
             held[members[torch.randperm(len(members), generator=generator)[:take]]] = True

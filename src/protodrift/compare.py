@@ -8,10 +8,11 @@ estimator is judged in points, and by whether it makes things worse.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from .drift import (
     SDC,
@@ -31,6 +32,7 @@ from .drift import (
     Ridge,
     RidgeToIdentity,
 )
+from .labels import Label, sorted_labels
 from .methods import Method, with_drift
 from .stages import MethodResult, Tree
 
@@ -150,6 +152,63 @@ def compare(
             for label in estimators
         ]
     return cells
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What became of one old prototype in one task, beside the truth; lengths are in units of the embedding.
+
+    Attributes:
+        setting, method, seed, estimator, task, label: which.
+        predicted: how far off the estimator says the prototype may be: its uncertainties of all tasks so far, added as
+            independent errors are, u = sqrt(sum_j u_j^2). NaN if it does not say.
+        error: how far off it is.
+        error_none: how far off it would be, had it not been moved in this task.
+        gate: the share of the proposed movement that was made; NaN for estimators without a gate.
+    """
+
+    setting: str
+    method: str
+    seed: int
+    estimator: str
+    task: int
+    label: Label
+    predicted: float
+    error: float
+    error_none: float
+    gate: float
+
+
+def movements(
+    tree: Tree, methods: Mapping[str, Method], estimators: Mapping[str, Drift], *, setting: str = ""
+) -> list[Movement]:
+    """Follow every old prototype through the tasks: how far off the estimator says it is, and how far off it is."""
+    return [
+        movement
+        for name, method in methods.items()
+        for label, drift in estimators.items()
+        for movement in _followed(tree, setting, name, label, with_drift(method, drift), drift)
+    ]
+
+
+def _followed(tree: Tree, setting: str, name: str, label: str, method: Method, drift: Drift) -> Iterator[Movement]:
+    variance: dict[Label, float] = {}
+    for task in range(2, len(tree.stream) + 1):
+        old, after = tree.prototypes(method, task - 1), tree.prototypes(method, task)
+        found, new = tree.embeddings(method, task), tree.stream[task - 1].data
+        space = method.readout.space
+        fitted = drift.fit(space(found.z_old), space(found.z_new), new.rows_of(sorted_labels(new.labels)))
+        said = fitted.diagnostics(old.means)
+        nothing = torch.full((len(old),), float("nan"))
+        steps, gates = said.get("uncertainty", nothing).tolist(), said.get("gate", nothing).tolist()
+        true = tree.true_means(method, task)[: len(old)]
+        errors, errors_none = ((p[: len(old)] - true).norm(dim=1).tolist() for p in (after.means, old.means))
+        for row, of in enumerate(old.labels):
+            variance[of] = variance.get(of, 0.0) + steps[row] ** 2
+            yield Movement(
+                setting, name, tree.seed, label, task, of,
+                variance[of] ** 0.5, errors[row], errors_none[row], gates[row],
+            )  # fmt: skip
 
 
 def _accuracy(result: MethodResult, metric: str) -> float:

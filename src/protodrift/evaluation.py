@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,9 @@ from .errors import InputError
 from .labels import Label
 from .learner import IncrementalClassifier
 from .metrics import (
+    CONFUSION_CLASSES,
     auroc,
-    confusion_matrix,
+    confusion_counts,
     expected_calibration_error,
     mean_average_precision,
     recall_at,
@@ -21,6 +22,7 @@ from .metrics import (
 
 RECALL_AT = (1, 2, 4, 8)
 _BATCH = 256
+_SCORES_AT_ONCE = 2**22  # of a batch, images x classes: a few arrays of 32 MB
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Evaluation:
         per_class: for each known class that has photos: photos, share named rightly, what it is mostly taken for.
         never_learned: photos of classes that the model does not know.
         found_unknown: share of those that are called unknown; NaN without such photos.
-        confusion: (K, K) counts over `classes`.
+        counts: (true class, answer) -> photos; nothing for pairs that do not occur.
         classes: the known classes that have photos or were answered, in task order.
         recall: Recall@k: is one of the k nearest other photos of the same class?
         mean_average_precision: of the ranking of all other photos by distance.
@@ -63,14 +65,26 @@ class Evaluation:
     per_class: dict[Label, tuple[int, float, Label | None]]
     never_learned: int
     found_unknown: float
-    confusion: np.ndarray
+    counts: dict[tuple[Label, Label], int]
     classes: tuple[Label, ...]
     recall: dict[int, float]
     mean_average_precision: float
     tasks: tuple[int, ...] = field(default=())
 
+    @property
+    def confusion(self) -> np.ndarray | None:
+        """(K, K) counts over `classes`; None for more than `metrics.CONFUSION_CLASSES`, whose `counts` say the same."""
+        if len(self.classes) > CONFUSION_CLASSES:
+            return None
+        index = {label: i for i, label in enumerate(self.classes)}
+        result = np.zeros((len(index), len(index)), dtype=np.int64)
+        for (truth, answer), n in self.counts.items():
+            result[index[truth], index[answer]] = n
+        return result
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict; what was not measured is None."""
+        confusion = self.confusion
 
         def part(one: Part | None) -> dict[str, Any] | None:
             return None if one is None else {name: _plain(value) for name, value in vars(one).items()}
@@ -86,7 +100,8 @@ class Evaluation:
             "never_learned": self.never_learned,
             "found_unknown": _plain(self.found_unknown),
             "classes": list(self.classes),
-            "confusion": self.confusion.tolist(),
+            "confusion": None if confusion is None else confusion.tolist(),
+            "confusion_counts": [[*pair, n] for pair, n in self.counts.items()] if confusion is None else None,
             "recall_at": {str(k): _plain(value) for k, value in self.recall.items()},
             "mean_average_precision": _plain(self.mean_average_precision),
         }
@@ -110,18 +125,14 @@ def evaluate(clf: IncrementalClassifier, X: Any, y: Sequence[Label]) -> Evaluati
     y = list(y)
     state = clf.state_
     known = list(state.prototypes.labels)
-    is_known = np.array([label in set(known) for label in y])
+    row = {label: i for i, label in enumerate(known)}
+    is_known = np.array([label in row for label in y])
     if not is_known.any():
         raise InputError(
             f"none of the {len(set(y))} classes is known to this model, for example {y[0]!r}. It knows "
             f"{', '.join(map(repr, known[:5]))}{' and others' if len(known) > 5 else ''}."
         )
-    parts = [clf.recognise(X[i : i + _BATCH]) for i in range(0, len(y), _BATCH)]
-    best = np.concatenate([part.best for part in parts])
-    confidence = np.concatenate([part.probabilities.max(axis=1) for part in parts])
-    novelty = np.concatenate([part.novelty for part in parts])
-    z = np.concatenate([part.embeddings for part in parts])
-    row = {label: i for i, label in enumerate(known)}
+    best, confidence, novelty, z = _answers(clf, X, len(y))
     true = np.array([row.get(label, -1) for label in y])
     right = best == true
     last = int(max(state.prototypes.tasks.tolist()))
@@ -144,16 +155,16 @@ def evaluate(clf: IncrementalClassifier, X: Any, y: Sequence[Label]) -> Evaluati
     shown = sorted({*true[is_known].tolist(), *best[is_known].tolist()})
     classes = tuple(known[i] for i in shown)
     answers = [known[i] for i in best[is_known]]
-    confusion = confusion_matrix([label for label, k in zip(y, is_known, strict=True) if k], answers, classes)
+    counts = confusion_counts([label for label, k in zip(y, is_known, strict=True) if k], answers)
     named = np.array([str(label) for label in y])
     return Evaluation(
         whole,
         part(is_known & (task < last)),
         part(is_known & (task == last)),
-        _per_class(confusion, classes),
+        _per_class(counts, classes),
         int((~is_known).sum()),
         float((novelty[~is_known] > 1).mean()) if (~is_known).any() else float("nan"),
-        confusion,
+        counts,
         classes,
         recall_at(z, named, RECALL_AT),
         mean_average_precision(z, named),
@@ -161,12 +172,32 @@ def evaluate(clf: IncrementalClassifier, X: Any, y: Sequence[Label]) -> Evaluati
     )
 
 
-def _per_class(confusion: np.ndarray, classes: Sequence[Label]) -> dict[Label, tuple[int, float, Label | None]]:
+def _answers(clf: IncrementalClassifier, X: Any, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return answer, confidence and novelty, (N,) each, and z, (N, D); what there is of every class goes by batch."""
+    size = max(1, min(_BATCH, _SCORES_AT_ONCE // max(1, len(clf.classes_))))
+    kept: tuple[list[np.ndarray], ...] = ([], [], [], [])
+    for start in range(0, count, size):
+        part = clf.recognise(X[start : start + size])
+        for values, one in zip(
+            kept, (part.best, part.probabilities.max(axis=1), part.novelty, part.embeddings), strict=True
+        ):
+            values.append(one)
+    best, confidence, novelty, z = (np.concatenate(values) for values in kept)
+    return best, confidence, novelty, z
+
+
+def _per_class(
+    counts: Mapping[tuple[Label, Label], int], classes: Sequence[Label]
+) -> dict[Label, tuple[int, float, Label | None]]:
+    position = {label: i for i, label in enumerate(classes)}
+    answers: dict[Label, dict[Label, int]] = {}
+    for (truth, answer), n in counts.items():
+        answers.setdefault(truth, {})[answer] = n
     result: dict[Label, tuple[int, float, Label | None]] = {}
-    for i, label in enumerate(classes):
-        total = int(confusion[i].sum())
-        if total:
-            wrong = confusion[i].copy()
-            wrong[i] = 0
-            result[label] = (total, confusion[i, i] / total, classes[int(wrong.argmax())] if wrong.any() else None)
+    for label in sorted(answers, key=position.__getitem__):
+        found = answers[label]
+        total, right = sum(found.values()), found.pop(label, 0)
+        # Of equals the class that was learned first.
+        mostly = min(found, key=lambda other: (-found[other], position[other])) if found else None
+        result[label] = (total, right / total, mostly)
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ from .data.arrays import InputSpec, read_labels
 from .data.dataset import Examples
 from .data.inputs import read_inputs
 from .data.transforms import Augmentation, default_augmentation
+from .distributed.batches import same_weights
+from .distributed.world import current
 from .drift import SDC, Drift, DriftReport
 from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
 from .evolution import readout_view
@@ -32,7 +35,7 @@ from .networks.embedder import Embedder, embed
 from .objectives import Objective, Triplet
 from .penalties import Penalty
 from .progress import reporting
-from .readouts import NearestClassMean, Readout
+from .readouts import NearestClassMean, Readout, View
 from .trainer import Checkpoint, OnProgress, Training
 
 Self = TypeVar("Self", bound="IncrementalClassifier")
@@ -329,7 +332,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             _check_fixed(state, fixed)
         task = 1 if state is None else len(state.tasks) + 1
         with (
-            reporting(self.verbose and on_progress is None) as reporter,
+            reporting(self.verbose and on_progress is None and current().is_first) as reporter,
             reporter.training(method, task) as shown,
         ):
             lesson = Lesson(
@@ -347,7 +350,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return learn(lesson, state, spec, examples)
 
     def _initial_network(self, spec: InputSpec, first: Examples) -> Embedder:
-        network = build_embedder(
+        build = partial(
+            build_embedder,
             self.backbone,
             spec,
             **embedding_options(self.objective, self.embedding_dim, self.normalise),
@@ -355,7 +359,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             seed=self.random_state,
             crop=self.crop,
         )
+        network = current().first_before_others(build)  # weights may have to be downloaded, once
         network.standardise.fit(first.images)
+        same_weights(current(), network)
         return network.to(self.device).eval()
 
     def _validated_method(self) -> Method:
@@ -411,7 +417,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of each image: the user's labels, over all classes seen so far."""
-        labels: np.ndarray = self.classes_[self._scores(X).argmax(dim=1).numpy()]
+        z = self._embed(X)
+        labels: np.ndarray = self.classes_[self._checked_readout().predict(self._view(z)).numpy()]
         return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -447,10 +454,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._scores_of(self._embed(X))
 
     def _scores_of(self, z: torch.Tensor) -> torch.Tensor:
+        return self._checked_readout().scores(self._view(z))
+
+    def _checked_readout(self) -> Readout:
+        """Return the read-out, checked: it may have been set since the last task."""
+        return Method(objective=self.objective, readout=self.readout).readout
+
+    def _view(self, z: torch.Tensor) -> View:
         state = self._learned()
-        # Checked: it may have been set since the last task.
-        readout = Method(objective=self.objective, readout=self.readout).readout
-        return readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout))
+        return readout_view(z, state.prototypes, state.trained.network, state.readout)
 
     def _embed(self, X: Any) -> torch.Tensor:
         state = self._learned()

@@ -25,6 +25,8 @@ from .data.arrays import InputSpec
 from .data.dataset import Examples
 from .data.photos import Found, Photos, read_photos
 from .defaults import Choice, choose
+from .distributed.world import current
+from .distributed.writing import SharedCheckpoint
 from .errors import InputError
 from .labels import sorted_labels
 from .learned import LearnerState
@@ -33,6 +35,7 @@ from .lesson import check_new_classes
 from .model_format import encode_param
 from .progress import Reporter, silent
 from .store import EpochCheckpoint, Store
+from .trainer import Checkpoint
 
 KEPT_VERSIONS = 5
 """How many lessons can be undone is one less."""
@@ -79,12 +82,17 @@ def workplace(path: str | Path) -> Iterator[Place]:
     Raises:
         ModelFileError: if it is something else, damaged, locked by another process, or cannot be written.
     """
-    path = Path(path)
+    path, world = Path(path), current()
+    if not world.is_first:
+        world.on_first(lambda: None)  # the first rank holds the lock for all
+        yield look(path)
+        return
     saving.check_target(path)
     missing = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
         with saving.locked(path):
+            world.on_first(lambda: None)
             yield look(path)
     except OSError as error:
         raise saving.unwritable(path, error) from error
@@ -166,6 +174,7 @@ def prepare(
     *,
     known: str = "error",
     options: dict[str, Any] | None = None,
+    memory: int | None = None,
     reporter: Reporter = silent,
 ) -> Plan:
     """Read the photos, and choose how to learn from them; nothing is written.
@@ -175,6 +184,7 @@ def prepare(
         found: the photos.
         known: what to do with photos of classes that the model knows: "error", "skip" or "refresh".
         options: what the user wants otherwise than `defaults.choose` would; None values are not wanted otherwise.
+        memory: bytes of decoded photos held in memory; None: a share of what there is.
         reporter: shows progress.
 
     Raises:
@@ -205,7 +215,8 @@ def prepare(
         )
     choice = choose(place.classifier, found.classes, wanted, again)
     with reporter.reading("reading photos", len(found.files)) as on_file:
-        photos = read_photos(found, choice.size, on_file)
+        # In a file without a name, if they do not fit: photos must not outlive the lesson, whatever ends it.
+        photos = read_photos(found, choice.size, on_file, memory=memory, folder=place.path)
     counts = dict.fromkeys(sorted_labels(photos.examples.labels), 0)
     for label in photos.examples.labels:
         counts[label] += 1
@@ -221,15 +232,17 @@ def _of_photos(spec: InputSpec) -> bool:
 def carry_out(plan: Plan, reporter: Reporter = silent) -> Outcome:
     """Learn, and write a new version; on any error the model is what it was.
 
+    On several ranks all of them learn, from the same photos; the first one writes.
+
     Raises:
         ModelFileError, RunError: if the disk is full or cannot be written.
         DivergedError: if training met a loss that is not finite.
     """
     path, clf = plan.place.path, plan.learner
-    state = plan.state
-    store = Store(plan.place.unfinished)
-    checkpoint = store.checkpoint("learn", lesson_key(plan))
-    _drop_others(store, checkpoint)
+    state, world = plan.state, current()
+    key = lesson_key(plan)
+    world.agree("the photos, the model or the threads", key)
+    checkpoint: Checkpoint = SharedCheckpoint(world, _own_checkpoint(plan, key) if world.is_first else None)
     resumed = checkpoint.load()
     task = 1 if state is None else len(state.tasks) + 1
     with reporter.training(clf._validated_method(), task) as on_progress:
@@ -241,9 +254,20 @@ def carry_out(plan: Plan, reporter: Reporter = silent) -> Outcome:
             checkpoint=checkpoint,
             source=plan.found.name,
         )
-    clf.save(path, keep=KEPT_VERSIONS, holding=True)
-    shutil.rmtree(plan.place.unfinished, ignore_errors=True)
-    return Outcome(clf, saving.read_current(path).version, 0 if resumed is None else int(resumed[0]["epoch"]))
+
+    def write() -> int:
+        clf.save(path, keep=KEPT_VERSIONS, holding=True)
+        shutil.rmtree(plan.place.unfinished, ignore_errors=True)
+        return saving.read_current(path).version
+
+    return Outcome(clf, world.on_first(write), 0 if resumed is None else int(resumed[0]["epoch"]))
+
+
+def _own_checkpoint(plan: Plan, key: str) -> EpochCheckpoint:
+    store = Store(plan.place.unfinished)
+    checkpoint = store.checkpoint("learn", key)
+    _drop_others(store, checkpoint)
+    return checkpoint
 
 
 def lesson_key(plan: Plan) -> str:
@@ -254,7 +278,7 @@ def lesson_key(plan: Plan) -> str:
     facts = [before, params, list(plan.examples.labels), torch.__version__, torch.get_num_threads()]
     digest.update(json.dumps(facts, sort_keys=True).encode())
     for part in plan.examples.images.split(256):
-        digest.update(part.numpy().tobytes())
+        digest.update(part.clone().numpy().tobytes())  # a copy of this part: images may lie in a file
     return digest.hexdigest()
 
 

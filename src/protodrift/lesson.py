@@ -6,6 +6,7 @@ on held-out images how sure an answer is. Nothing that was given is changed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,19 +26,28 @@ from .calibration import (
 from .data.arrays import InputSpec
 from .data.dataset import Examples
 from .data.transforms import Augmentation
-from .drift import DriftReport, compensate
+from .distributed.passes import can_merge, embedded, embedded_share, share_compensate, share_prototypes
+from .distributed.world import current
+from .drift import SDC, DriftReport, compensate
 from .errors import InputError
 from .evolution import kept_covariance, readout_view, update_prototypes
 from .labels import Label, sorted_labels
 from .learned import LearnedTask, LearnerState, class_drift, merged_means
 from .methods import Method
-from .networks.embedder import Embedder, embed
+from .networks.embedder import Embedder
 from .penalties import Penalty, Tensors
 from .prototypes import Prototypes, class_means
 from .trainer import Checkpoint, OnProgress, Trained, Training, close_task, train_network
 
 SEVERAL = 3
 """Classes from which on a distance can be told relative to the others."""
+
+Split = tuple[torch.Tensor, torch.Tensor]
+"""Positions of the images that stay, and of those that are held out."""
+
+CHECKED_SCORES = 2**23
+"""Scores of held-out images for a temperature, images x classes: 64 MB of float64, gone over 123 times. More images are
+sampled."""
 
 FOLDS = 5
 """Parts into which a task is cut for checking answers, where the network does not learn from it."""
@@ -105,6 +115,10 @@ class _Work:
         self.task = 1 if state is None else len(state.tasks) + 1
         self.classes = sorted_labels(new.labels)
         self.rows = new.rows_of(self.classes)
+        self.world = current()
+        # On several ranks each has the embeddings of its own share, where sums over images are all that is needed.
+        self.in_shares = not self.world.alone and len(new) > 0 and not len(again) and can_merge(lesson.method)
+        self.own = self.world.own(len(new)) if self.in_shares else slice(0, len(new))
 
     def done(self) -> LearnerState:
         """Go through all steps."""
@@ -119,8 +133,10 @@ class _Work:
         prototypes = self._refreshed(prototypes, z_again)
         space = lesson.method.readout.space
         everything = Examples.concatenate([self.new, self.again])
-        all_rows = everything.rows_of(trained.classes)
-        readout = self._read_out(space(torch.cat([z_new, z_again])), all_rows)
+        readout = {} if state is None else state.readout
+        if not self.in_shares:
+            all_rows = everything.rows_of(trained.classes)
+            readout = self._read_out(space(torch.cat([z_new, z_again])), all_rows)
         calibration, checked = self._calibrated(prototypes, report, z_new, held, bool(trained.history))
         counts = torch.bincount(self.rows, minlength=len(self.classes)).tolist()
         record = LearnedTask(
@@ -129,7 +145,7 @@ class _Work:
             trained.history,
             trained.note,
             class_drift(report) if trained.network is not previous.network else (),
-            tuple((label, self.again.labels.count(label)) for label in sorted_labels(self.again.labels)),
+            _counted(self.again),
             checked,
             lesson.source,
         )
@@ -166,8 +182,10 @@ class _Work:
 
     def _embedded(self, network: Embedder) -> tuple[torch.Tensor, torch.Tensor]:
         nothing = torch.empty(0, network.embedding_dim)
+        if self.in_shares:
+            return embedded_share(self.world, network, self.new.images), nothing
         return tuple(  # type: ignore[return-value]
-            embed(network, part.images) if len(part) else nothing for part in (self.new, self.again)
+            embedded(self.world, network, part.images) if len(part) else nothing for part in (self.new, self.again)
         )
 
     def _prototypes(
@@ -182,6 +200,8 @@ class _Work:
         if not len(self.new):
             assert old is not None
             return compensate(old, None)
+        if self.in_shares:
+            return self._merged_prototypes(old, z_new, z_old)
         fitted = None
         if len(self.again) and method.drift is not None and z_old is not None and z_again_old is not None:
             # New images of old classes tell best how old prototypes moved: they are where these are.
@@ -197,15 +217,29 @@ class _Work:
             new=self.new,
             z_new=z_new,
             z_old=z_old,
-            kept=None if memory is None else (memory, embed(trained.network, memory.images)),
+            kept=None if memory is None else (memory, embedded(self.world, trained.network, memory.images)),
             fitted=fitted,
         )
+
+    def _merged_prototypes(
+        self, old: Prototypes | None, z_new: torch.Tensor, z_old: torch.Tensor | None
+    ) -> tuple[Prototypes, DriftReport]:
+        """Do what `update_prototypes` does, from the share of every rank."""
+        method, space = self.lesson.method, self.lesson.method.readout.space
+        computed = share_prototypes(self.world, self.classes, space(z_new), self.rows[self.own], self.task)
+        if old is None:
+            return computed, DriftReport((), computed.means[:0], computed.means[:0])
+        assert method.drift is None or isinstance(method.drift, SDC)
+        before = None if z_old is None else space(z_old)
+        moved, report = share_compensate(self.world, old, method.drift, before, space(z_new))
+        return Prototypes.joined(moved, computed), report
 
     def _refreshed(self, prototypes: Prototypes, z_again: torch.Tensor) -> Prototypes:
         if not len(self.again):
             return prototypes
         labels = sorted_labels(self.again.labels)
-        rows = [prototypes.row(label) for label in labels]
+        at = {label: row for row, label in enumerate(prototypes.labels)}
+        rows = [at[label] for label in labels]
         of = self.again.rows_of(labels)
         added = torch.bincount(of, minlength=len(labels))
         means, counts = prototypes.means.clone(), prototypes.counts.clone()
@@ -221,7 +255,10 @@ class _Work:
     def _without_part(self, prototypes: Prototypes, z: torch.Tensor, rows: torch.Tensor) -> Prototypes:
         """Return the prototypes as they would be if the new classes had only these images."""
         first = len(prototypes) - len(self.classes)
-        new = Prototypes.of(self.classes, z, rows, self.task, kept_covariance(self.lesson.method))
+        if self.in_shares:
+            new = share_prototypes(self.world, self.classes, z, rows, self.task)
+        else:
+            new = Prototypes.of(self.classes, z, rows, self.task, kept_covariance(self.lesson.method))
         kept = prototypes.statistics
         statistics = {n: v if n == "shared" else torch.cat([v[:first], new.statistics[n]]) for n, v in kept.items()}
         return replace(prototypes, means=torch.cat([prototypes.means[:first], new.means]), statistics=statistics)
@@ -241,23 +278,57 @@ class _Work:
             splits = folds(self.rows, FOLDS, seeding.generator(self.lesson.seed, "folds", self.task))
             honest = not trained
         space, first = self.lesson.method.readout.space, len(prototypes) - len(self.classes)
+        splits = self._fewer(splits, len(prototypes))
         parts = []
-        for rest, part in splits:
-            there = self._without_part(prototypes, space(z[rest]), self.rows[rest])
+        own_rows = self.rows[self.own]
+        for rest, part in ((self._mine(rest), self._mine(part)) for rest, part in splits):
+            there = self._without_part(prototypes, space(z[rest]), own_rows[rest])
             means = there.means[first:]
-            kept = self._read_out(space(z[rest]), self.rows[rest] + first)
+            kept = self._read_out(space(z[rest]), own_rows[rest] + first)
             view = readout_view(z[part], there, self.network, kept)
             scores = self.lesson.method.readout.scores(view)
-            rows = self.rows[part, None]
+            rows = own_rows[part, None]
             own = distances_to(space(z[part]), means).gather(1, rows).squeeze(1)
             relative = relative_distances(*self.lesson.method.readout.coordinates(view)).gather(1, rows + first)
-            parts.append(_Checked(scores, own, relative.squeeze(1).float(), self.rows[part]))
+            parts.append(_Checked(scores, own, relative.squeeze(1).float(), own_rows[part]))
+        if self.in_shares and parts:
+            parts = [self._gathered(parts, splits)]
         new = _measured(parts, before, len(self.classes), first, honest)
         if not parts:
             return before.joined(new), None
         all_checked = _Checked.joined(parts)
         right = float((all_checked.scores.argmax(dim=1) == all_checked.rows + first).double().mean())
         return before.joined(new), (len(all_checked.rows), right) if honest else None
+
+    def _mine(self, images: torch.Tensor) -> torch.Tensor:
+        """Return which of this rank's images are among these of the task."""
+        return images[(images >= self.own.start) & (images < self.own.stop)] - self.own.start
+
+    def _gathered(self, parts: list[_Checked], splits: list[tuple[torch.Tensor, torch.Tensor]]) -> _Checked:
+        """Return the held-out images of all ranks, in the order in which one process has them."""
+        mine, own = torch.cat([self._mine(part) for _, part in splits]), _Checked.joined(parts)
+        everywhere = torch.cat([part for _, part in splits])
+
+        def gathered(value: torch.Tensor) -> torch.Tensor:
+            rows = value.new_zeros(self.own.stop - self.own.start, *value.shape[1:])
+            rows[mine] = value
+            return self.world.gather(rows, len(self.new), "passes")[everywhere]
+
+        return _Checked(gathered(own.scores), gathered(own.distances), gathered(own.relative), self.rows[everywhere])
+
+    def _fewer(self, splits: list[Split], classes: int) -> list[Split]:
+        """Return the splits with so few images held out that their scores of all classes are at most `CHECKED_SCORES`.
+
+        With 100,000 classes that is 80 images. Temperature and the shape of distances are shared by all classes, so
+        they can be measured on a sample.
+        """
+        most = max(1, CHECKED_SCORES // classes // max(1, len(splits)))
+        chance = seeding.generator(self.lesson.seed, "checked images", self.task)
+
+        def some(part: torch.Tensor) -> torch.Tensor:
+            return part[torch.randperm(len(part), generator=chance)[:most].sort().values] if len(part) > most else part
+
+        return [(rest, some(part)) for rest, part in splits]
 
 
 @dataclass(frozen=True)
@@ -272,6 +343,11 @@ class _Checked:
     @staticmethod
     def joined(parts: list[_Checked]) -> _Checked:
         return _Checked(*(torch.cat([getattr(p, name) for p in parts]) for name in _Checked.__dataclass_fields__))
+
+
+def _counted(examples: Examples) -> tuple[tuple[Label, int], ...]:
+    counts = Counter(examples.labels)
+    return tuple((label, counts[label]) for label in sorted_labels(examples.labels))
 
 
 def _measured(parts: list[_Checked], before: Calibration, count: int, first: int, honest: bool) -> Calibration:

@@ -11,8 +11,10 @@ import torch.nn.functional as F
 
 from .config import Config, optional, whole
 from .data.dataset import Examples
+from .distributed.passes import embedded
+from .distributed.world import current
 from .labels import sorted_labels
-from .networks.embedder import Embedder, embed
+from .networks.embedder import Embedder
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Herding(Memory):
             parts.append(members.at(torch.arange(min(quota, len(members)))))  # the first chosen follow the mean best
         for label in added:
             members = new.of_classes([label])
-            z = F.normalize(embed(network, members.images), dim=1)  # iCaRL: features of unit length
+            z = F.normalize(embedded(current(), network, members.images, 256, fold=False), dim=1)  # iCaRL: unit length
             parts.append(members.at(herding_order(z, quota)))
         return Examples.concatenate(parts)
 

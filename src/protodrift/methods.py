@@ -31,7 +31,8 @@ class Schedule(Config):
         start: what a task's training starts from: the "previous" task's network, or the "initial" one (a new expert
             for each task).
         batch_norm: "frozen": running statistics stay as they were after the first task, affine weights still train
-            (Sec. 5: CIFAR-100, ImageNet-Subset); "train": they keep moving (the fine-grained sets).
+            (Sec. 5: CIFAR-100, ImageNet-Subset); "train": they keep moving (the fine-grained sets); "pretrained": they
+            stay as the weights brought them, in the first task too.
     """
 
     train: str = "all"
@@ -40,12 +41,16 @@ class Schedule(Config):
     rules: ClassVar = {
         "train": one_of("all", "first", "none"),
         "start": one_of("previous", "initial"),
-        "batch_norm": one_of("frozen", "train"),
+        "batch_norm": one_of("frozen", "train", "pretrained"),
     }
 
     def trains(self, task: int) -> bool:
         """Return whether task t, counted from 1, trains the network."""
         return self.train == "all" or (self.train == "first" and task == 1)
+
+    def holds_statistics(self, first: bool) -> bool:
+        """Return whether batch norm's running statistics are held still in a first task, or in a later one."""
+        return self.batch_norm == "pretrained" or (self.batch_norm == "frozen" and not first)
 
 
 @dataclass(frozen=True)

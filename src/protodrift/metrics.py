@@ -6,6 +6,7 @@ counts from 0, so a_{1,1} of the paper is `acc[0, 0]`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 from .labels import Label
 
 Array = np.ndarray
+
+_RANKED_ELEMENTS = 2**24  # distances between images held at once: 128 MB
 
 
 def task_accuracies(y_true: Sequence[Label], y_pred: Sequence[Label], tasks: Sequence[Sequence[Label]]) -> Array:
@@ -108,6 +111,20 @@ def confusion_matrix(y_true: Sequence[Label], y_pred: Sequence[Label], classes: 
     return result
 
 
+CONFUSION_CLASSES = 2000
+"""A matrix of more classes is not made: at 2,000 it has 32 MB, at 100,000 it would have 80 GB, nearly all zeros."""
+
+
+def confusion_counts(y_true: Sequence[Label], y_pred: Sequence[Label]) -> dict[tuple[Label, Label], int]:
+    """Return how often each (true class, predicted class) occurs: the confusion matrix without its zeros.
+
+    >>> confusion_counts(["a", "a", "b"], ["a", "b", "b"])
+    {('a', 'a'): 1, ('a', 'b'): 1, ('b', 'b'): 1}
+    """
+    _same_length(y_true, y_pred)
+    return dict(Counter(zip(y_true, y_pred, strict=True)))
+
+
 def prototype_distance(prototypes: torch.Tensor, true_means: torch.Tensor) -> Array:
     """Return the Euclidean distance of each prototype to the true mean of its class now, (K, D), (K, D) -> (K,).
 
@@ -191,8 +208,9 @@ def _rankings(z: Array, labels: Array) -> Iterator[tuple[Array, int]]:
     _same_length(z, labels)
     z = z - z.mean(axis=0)
     squares = (z**2).sum(axis=1)
-    for start in range(0, len(z), 512):
-        distances = squares[start : start + 512, None] - 2 * z[start : start + 512] @ z.T + squares
+    at_once = max(1, min(512, _RANKED_ELEMENTS // max(1, len(z))))
+    for start in range(0, len(z), at_once):
+        distances = squares[start : start + at_once, None] - 2 * z[start : start + at_once] @ z.T + squares
         for i, row in enumerate(distances, start):
             row[i] = -np.inf  # itself, first
             relevant = (labels == labels[i])[np.argsort(row, kind="stable")][1:]

@@ -34,6 +34,9 @@ class Reporter:
     def elsewhere(self, worker: int, label: str, at: Progress | None) -> None:
         """Hear of a training in a worker process; None: it ended."""
 
+    def note(self, text: str) -> None:
+        """Hear something that a user wants to know, and that is no error."""
+
     def done(self, kind: str) -> None:
         """Hear that a stage of this kind was computed."""
 
@@ -102,6 +105,10 @@ class LineReporter(Reporter):
         if at.epoch == at.epochs or time.monotonic() - self._said.get(worker, 0.0) > 10:
             self._said[worker] = time.monotonic()
             self._say(f"{label}: epoch {at.epoch}/{at.epochs} loss {at.loss:.4f}{_held(at)}{self._eta()}")
+
+    def note(self, text: str) -> None:
+        """Say it."""
+        self._say(text)
 
     def done(self, kind: str) -> None:
         """Count."""
@@ -183,6 +190,10 @@ class BarReporter(Reporter):
             self._elsewhere[worker] = self._bars.add_task(label, total=at.epochs, text="")
         text = f"loss {at.loss:.4f}{_held(at)}"
         self._bars.update(self._elsewhere[worker], description=label, completed=at.epoch, total=at.epochs, text=text)
+
+    def note(self, text: str) -> None:
+        """Print it above the bars."""
+        self._bars.console.print(text, markup=False, highlight=False)
 
     def done(self, kind: str) -> None:
         """Move the upper bar on."""

@@ -8,11 +8,12 @@ RUN/stages/         finished stages; RUN/epochs/ the training under way
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ import torch
 from . import __version__, pictures
 from .config import encode
 from .data import Dataset, load_digits, load_folder
-from .engines import compute_stages
+from .distributed.world import World, current
+from .distributed.writing import compute_together
+from .engines import Engine, LocalEngine, compute_stages
 from .errors import InputError, ModelFileError, RunError
 from .networks.build import backbone_name
 from .networks.pretrained import describe_weights
@@ -31,12 +34,13 @@ from .recipes.base import Recipe
 from .saving import locked, replace_file
 from .stages import MethodResult, Tree
 from .store import Store
+from .tasks import TaskStream
 
 FORMAT_VERSION = 1
 
 
 def load_data(recipe: Recipe, data: str | Path | None, skip_bad_images: bool = False) -> Dataset:
-    """Return the dataset of a recipe; with `validation`, some training images stand in for its test images.
+    """Return the dataset of a recipe: of its size, with `validation` some training images in place of the test images.
 
     Args:
         recipe: says which data, and at what size.
@@ -44,7 +48,9 @@ def load_data(recipe: Recipe, data: str | Path | None, skip_bad_images: bool = F
         skip_bad_images: leave out images that cannot be decoded, instead of refusing the set.
     """
     dataset = _load(recipe, data, skip_bad_images)
-    return dataset if recipe.validation is None else dataset.split(recipe.validation)
+    if recipe.validation is not None:
+        dataset = dataset.split(recipe.validation)
+    return dataset.first_of_each(recipe.train_images, recipe.test_images)
 
 
 def _load(recipe: Recipe, data: str | Path | None, skip_bad_images: bool) -> Dataset:
@@ -74,6 +80,7 @@ def run(
     data: str | Path | None = None,
     skip_bad_images: bool = False,
     jobs: int = 1,
+    engine: Engine | None = None,
     reporter: Reporter = silent,
     command: str = "",
 ) -> dict[str, Any]:
@@ -86,27 +93,43 @@ def run(
         data: the folder, for recipes that need one.
         skip_bad_images: leave out images that cannot be decoded.
         jobs: how many processes compute stages at the same time, each with this process's number of threads.
+        engine: where stages are computed; None: `jobs` processes of this machine.
         reporter: shows progress.
         command: written beside the results.
     """
-    out, seeds = Path(out), tuple(seeds)
-    dataset = load_data(recipe, data, skip_bad_images)
+    out, seeds, world = Path(out), tuple(seeds), current()
+    if not world.alone and (jobs > 1 or engine is not None):
+        raise InputError(
+            "torchrun shares one training among its ranks, and engines (--jobs, --engine) share out whole stages. Use "
+            "one of them: torchrun for a network that takes long to train, engines for many trainings."
+        )
+    dataset = world.first_before_others(lambda: load_data(recipe, data, skip_bad_images))
     stream = recipe.stream(dataset)
+    if not world.is_first:
+        return _follow(world, recipe, stream, seeds)
     _check_target(out)
+    if engine is None and jobs > 1:
+        engine = LocalEngine(jobs)
+    device = "cpu" if engine is None else engine.device
     store = None
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with locked(out):
+        with contextlib.nullcontext() if engine is None else engine.opened(), _claimed(out):
             _check_same_run(out, recipe, dataset)
             store = Store(out)
-            _write_json(out / "run.json", _run_document(recipe, dataset, stream.split))
+            ranks = world.on_first(lambda: _begun_with(out))
+            _write_json(out / "run.json", _run_document(recipe, dataset, stream.split, ranks))
             results: list[MethodResult] = []
             trainings = 0
             for seed in seeds:
-                tree = recipe.tree(stream, seed=seed, store=store, reporter=reporter)
-                if jobs > 1:
-                    make = partial(_worker_tree, recipe, data, skip_bad_images, out, seed)
-                    compute_stages(make, tree, recipe.methods, jobs=jobs, reporter=reporter)
+                make_tree = partial(
+                    recipe.tree, stream, seed=seed, store=store, reporter=reporter, device=device, ranks=ranks
+                )
+                tree = world.first_before_others(make_tree)
+                if not world.alone:
+                    compute_together(world, tree, recipe.methods, reporter)
+                if engine is not None:
+                    make = partial(_worker_tree, recipe, _absolute(data), skip_bad_images, _absolute(out), seed, device)
+                    compute_stages(make, tree, recipe.methods, engine=engine, reporter=reporter)
                 results += tree.run(recipe.methods).values()
                 trainings += tree.trainings(recipe.methods)
                 document = results_document(recipe, stream.task_classes, stream.split, results, trainings, command)
@@ -120,12 +143,51 @@ def run(
     return document
 
 
+def _follow(world: World, recipe: Recipe, stream: TaskStream, seeds: Iterable[int]) -> dict[str, Any]:
+    """Take part in a run as one of the ranks that do not write; there is nothing to return."""
+    ranks = world.on_first(lambda: 0)
+    for seed in seeds:
+        tree = world.first_before_others(partial(recipe.tree, stream, seed=seed, ranks=ranks))
+        compute_together(world, tree, recipe.methods)
+    return {}
+
+
+def _begun_with(out: Path) -> int:
+    """Return the number of ranks that stages of this run are named after: what it began with."""
+    try:
+        return int(json.loads((out / "run.json").read_bytes()).get("ranks", 1))
+    except FileNotFoundError:
+        return current().size
+    except (OSError, ValueError, TypeError, AttributeError):
+        return current().size  # a damaged run.json is written anew
+
+
+@contextlib.contextmanager
+def _claimed(out: Path) -> Iterator[None]:
+    """Make the run directory, and hold its lock."""
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        yield
+
+
+def _absolute(path: str | Path | None) -> Any:
+    """Name a path for a process that works elsewhere; links stay, they may lead to the same place on every machine."""
+    return path if path is None else os.path.abspath(path)
+
+
 def _worker_tree(
-    recipe: Recipe, data: str | Path | None, skip_bad_images: bool, out: Path, seed: int, reporter: Reporter
+    recipe: Recipe,
+    data: str | None,
+    skip_bad_images: bool,
+    out: str,
+    seed: int,
+    device: str,
+    reporter: Reporter,
 ) -> Tree:
     """Make the tree of a run in a worker process."""
     stream = recipe.stream(load_data(recipe, data, skip_bad_images))
-    return recipe.tree(stream, seed=seed, store=Store(out, shared=True), reporter=reporter)
+    store, ranks = Store(out, shared=True), _begun_with(Path(out))
+    return recipe.tree(stream, seed=seed, store=store, reporter=reporter, device=device, ranks=ranks)
 
 
 def results_document(
@@ -163,6 +225,7 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        **({} if current().alone else {"ranks": current().size}),
     }
 
 
@@ -229,7 +292,7 @@ def _check_same_run(out: Path, recipe: Recipe, dataset: Dataset) -> None:
             raise RunError(f"{out} holds a run whose method {name!r} is set differently. Choose another --out.")
 
 
-def _run_document(recipe: Recipe, dataset: Dataset, split: str) -> dict[str, Any]:
+def _run_document(recipe: Recipe, dataset: Dataset, split: str, ranks: int) -> dict[str, Any]:
     rows = {name: encode(method) for name, method in recipe.rows}
     return {
         "format": "protodrift-run",
@@ -239,6 +302,7 @@ def _run_document(recipe: Recipe, dataset: Dataset, split: str) -> dict[str, Any
         "rows": rows,
         "weights": _weights(recipe, dataset),
         "environment": environment(),
+        **({"ranks": ranks} if ranks > 1 else {}),
     }
 
 

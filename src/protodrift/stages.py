@@ -32,6 +32,8 @@ from . import metrics
 from .config import Config, encode, flag, optional, whole
 from .data.dataset import Examples
 from .data.transforms import Augmentation, default_augmentation
+from .distributed.passes import embedded_on_first
+from .distributed.world import current
 from .drift import FittedDrift, Oracle
 from .errors import InputError
 from .evolution import probed, readout_view, update_prototypes
@@ -46,9 +48,9 @@ from .readouts import View
 from .saving import Tensors
 from .store import Store
 from .tasks import TaskStream
-from .trainer import Trained, Training, Warmup, close_task, train_network
+from .trainer import Trained, Training, Warmup, asks_old_network_once, close_task, train_network
 
-VERSIONS = {"warm": 1, "root": 1, "train": 1, "close": 1, "embed": 2, "readout": 1}
+VERSIONS = {"warm": 1, "root": 1, "train": 1, "close": 1, "embed": 3, "readout": 1}
 """A number per kind of stage, raised by hand when its numerics change."""
 
 _CACHED = 24  # stages held in memory when a store has them on disk
@@ -137,7 +139,7 @@ class MethodResult:
         classes: all labels in task order.
         prototype_distance: (T, K) distance of each prototype to the true mean after each task; NaN before a class is
             learned, and for read-outs without prototypes.
-        confusion: (K, K) after the last task.
+        confusion: (K, K) after the last task; None for more than `metrics.CONFUSION_CLASSES`.
         prototypes: the store after each task.
         seconds: time that its stages took when they were computed, shared ones included.
         bytes_stored: what has to be kept between tasks beside the network, in bytes.
@@ -150,7 +152,7 @@ class MethodResult:
     test_counts: tuple[int, ...]
     classes: tuple[Label, ...]
     prototype_distance: np.ndarray
-    confusion: np.ndarray
+    confusion: np.ndarray | None
     prototypes: tuple[Prototypes, ...]
     seconds: float = 0.0
     bytes_stored: int = 0
@@ -192,7 +194,7 @@ class MethodResult:
             "new_task_accuracy": json_numbers(np.diag(self.accuracy_matrix)),
             "prototype_distance": json_numbers(self.prototype_distance),
             "old_prototype_distance": json_numbers(self.old_prototype_distance),
-            "confusion": self.confusion.tolist(),
+            "confusion": None if self.confusion is None else self.confusion.tolist(),
             "classes": list(self.classes),
             "test_counts": list(self.test_counts),
             "seconds": round(self.seconds, 3),
@@ -259,6 +261,8 @@ class Tree:
         seed: of initial weights, batches and mining (the class order has its own seed, in the stream).
         store: where stages are kept on disk; None keeps them in memory only.
         reporter: shows progress.
+        ranks: the number of ranks that stages are named after; None: that of this process's world. A run that goes on
+            with another number keeps the names it began with.
 
     Attributes:
         computed: how many stages of each kind were really computed. `computed["train"]` counts trainings of one task.
@@ -279,6 +283,7 @@ class Tree:
         device: str = "cpu",
         store: Store | None = None,
         reporter: Reporter = silent,
+        ranks: int | None = None,
     ) -> None:
         if stream.dataset.test is None:
             raise InputError("an experiment needs test images: Dataset(X, y, X_test, y_test), or dataset.split(0.2).")
@@ -295,6 +300,7 @@ class Tree:
         self.device = device
         self.store = store
         self.reporter = reporter
+        self.ranks = current().size if ranks is None else ranks
         self.computed: Counter[str] = Counter()
         self.loaded: Counter[str] = Counter()
         self._tasks = list(stream)
@@ -400,6 +406,10 @@ class Tree:
         yield embedded, "embed", [train, close, self._train_key(method, task - 1), *old[:1]]
         yield self._readout_key(method, task), "readout", [embedded, close, root, *old]
 
+    def key(self, kind: str, method: Method, task: int) -> str:
+        """Return the key of one stage of a plan, as this process makes it: data, weights and threads are in it."""
+        return next(key for key, made, _ in self._made(method, task) if made == kind)
+
     def compute(self, kind: str, method: Method, task: int) -> None:
         """Compute one stage of a plan; what it is made from is read from the store."""
         if kind == "warm":
@@ -463,6 +473,7 @@ class Tree:
             "data": self._fingerprints[0][0],
             "device": self.device,
             "threads": torch.get_num_threads(),
+            **({"ranks": self.ranks} if self.ranks > 1 else {}),
         }
 
     @_remembered
@@ -477,6 +488,9 @@ class Tree:
             "memory": encode(method.memory),
         }
         following = [encode(penalty) for penalty in method.penalties if penalty.follows_path]
+        at_first: dict[str, Any] = {"penalty": following} if following else {}
+        if method.schedule.holds_statistics(first=True):
+            at_first["batch_norm"] = method.schedule.batch_norm
         identity = {
             "task": task,
             "trains": method.schedule.trains(task),
@@ -484,8 +498,10 @@ class Tree:
             "training": encode(self._acting_training(method, task)),
             "augment": encode(self.augment),
             "data": self._fingerprints[task - 1][0],
-            **(later if task > 1 else {"penalty": following} if following else {}),
+            **(later if task > 1 else at_first),
         }
+        if task > 1 and asks_old_network_once(method, self._training(method), self.augment):
+            identity["old_answers"] = "once"  # other last bits than before this was so
         first = method.schedule.start == "initial"
         return self._key("train", self._root_key(method) if first else self._close_key(method, task - 1), identity)
 
@@ -500,6 +516,8 @@ class Tree:
             "memory": encode(method.memory),
             "before": self._close_key(method, task - 1),
         }
+        if method.objective.classifies and any(getattr(p, "fisher", "") == "single" for p in method.penalties):
+            identity["importances"] = "vectorised"  # other last bits than before they were
         return self._key("close", trained, identity)
 
     @_remembered
@@ -560,7 +578,10 @@ class Tree:
         self.reporter.done(kind)
         if self.store is not None:
             data, tensors = codec.pack(value)
-            self.store.put(kind, key, {"kind": kind, "seed": self.seed}, {**data, "seconds": seconds}, tensors)
+            described = {"kind": kind, "seed": self.seed}
+            if not current().alone:
+                described["ranks"] = current().size
+            self.store.put(kind, key, described, {**data, "seconds": seconds}, tensors)
         return _Held(value, seconds)
 
     def _seconds(self, keys: Mapping[str, str]) -> float:
@@ -708,22 +729,42 @@ class Tree:
         trained = self.trained(method, task)
         network, new = trained.network, self._tasks[task - 1].data
         moved = self._train_key(method, task) != self._train_key(method, task - 1)
-        z_new = embed(network, new.images)
-        z_old = embed(self._network(method, task - 1).network, new.images) if moved else z_new
-        if task == 1 or moved:
-            z_test = self._z_test(network, task)
-            old = [self._true_means(method, network, t) for t in range(1, task)]
-        else:  # the network did not change: neither did what it says of the old classes
-            before = self.embeddings(method, task - 1)
-            z_test = torch.cat([before.z_test, embed(network, self._test(task).images)])
-            old = [before.true_means]
+        old_network = self._network(method, task - 1).network if moved else None
+        # Where the network did not change, neither did what it says of the old classes.
+        again = task == 1 or moved
+        before = None if again else self.embeddings(method, task - 1)
+        # On several ranks each embeds its share of every pass, and the first one, which writes, gets all of them.
+        z_new = self._z(network, new.images)
+        z_old = z_new if old_network is None else self._z(old_network, new.images)
+        z_test = [self._z(network, self._test(t).images) for t in (range(1, task + 1) if again else (task,))]
+        z_past = [self._z(network, self._past(past)[0]) for past in (range(1, task) if again else ())]
+        kept = z_new[:0] if trained.memory is None else self._z(network, trained.memory.images)
+        if not current().is_first:
+            for past in range(1, len(z_past) + 1 if self.mean_images is not None else 1):
+                self.embeddings(method, past)  # as `_true_means` does: all ranks hold the same stages in memory
+            return Embeddings(z_old, z_new, z_new, kept, z_new)  # (0, D) each: nobody asks this rank
+        old = [self._true_means(method, z, past) for past, z in enumerate(z_past, 1)]
+        if before is not None:
+            z_test, old = [before.z_test, *z_test], [before.true_means]
         added = sorted_labels(new.labels)
         true = Prototypes.of(added, method.readout.space(z_new), new.rows_of(added), task).means
-        kept = z_new[:0] if trained.memory is None else embed(network, trained.memory.images)
-        return Embeddings(z_old, z_new, z_test, kept, torch.cat([*old, true]))
+        return Embeddings(z_old, z_new, torch.cat(z_test), kept, torch.cat([*old, true]))
 
-    def _true_means(self, method: Method, network: Embedder, past: int) -> torch.Tensor:
-        """Return the means of a past task's classes by the network now, (K, D).
+    def _z(self, network: Embedder, images: torch.Tensor) -> torch.Tensor:
+        return embedded_on_first(current(), network, images)
+
+    def _past(self, task: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the images on which the movement of a past task's means is measured, and which they are."""
+        data = self._tasks[task - 1].data
+        classes = self.stream.task_classes[task - 1]
+        if self.mean_images is None:
+            return data.images, torch.arange(len(data))
+        rows = data.rows_of(classes)
+        some = torch.cat([(rows == row).nonzero().flatten()[: self.mean_images] for row in range(len(classes))])
+        return data.images[some], some
+
+    def _true_means(self, method: Method, z: torch.Tensor, past: int) -> torch.Tensor:
+        """Return the means of a past task's classes by the network now, (K, D), from its embeddings z of `_past`.
 
         Where only some images of each class are used, what they moved is added to the mean of all images when the task
         was learned. A mean of 100 images is off by about 0.06 in a space of unit vectors, as far as many prototypes
@@ -732,11 +773,11 @@ class Tree:
         data, space = self._tasks[past - 1].data, method.readout.space
         classes = self.stream.task_classes[past - 1]
         rows = data.rows_of(classes)
+        some = self._past(past)[1]
+        now = Prototypes.of(classes, space(z), rows[some], past).means
         if self.mean_images is None:
-            return Prototypes.of(classes, space(embed(network, data.images)), rows, past).means
-        some = torch.cat([(rows == row).nonzero().flatten()[: self.mean_images] for row in range(len(classes))])
+            return now
         z_then = space(self.embeddings(method, past).z_new)
-        now = Prototypes.of(classes, space(embed(network, data.images[some])), rows[some], past).means
         then = Prototypes.of(classes, z_then[some], rows[some], past).means
         return Prototypes.of(classes, z_then, rows, past).means + (now - then)
 
@@ -830,7 +871,7 @@ class Tree:
             tuple(len(self._test(k)) for k in range(1, tasks + 1)),
             classes,
             distance,
-            metrics.confusion_matrix(y_true, y_pred, classes),
+            metrics.confusion_matrix(y_true, y_pred, classes) if len(classes) <= metrics.CONFUSION_CLASSES else None,
             tuple(result.prototypes for result in results),
             self._seconds(self._chain(method)),
             results[-1].bytes_stored,
@@ -883,8 +924,12 @@ def _unpack_readout(packed: Packed, classes: tuple[Label, ...]) -> ReadoutResult
 def fingerprint(examples: Examples) -> str:
     """Return a hash of images and labels."""
     digest = hashlib.sha256(repr((tuple(examples.images.shape), str(examples.images.dtype), examples.labels)).encode())
-    digest.update(examples.images.contiguous().numpy().tobytes())
+    for part in examples.images.split(_HASHED):  # a copy of many images would not fit in memory
+        digest.update(part.clone(memory_format=torch.contiguous_format).numpy().tobytes())
     return digest.hexdigest()
+
+
+_HASHED = 256  # images at once
 
 
 def json_numbers(values: np.ndarray) -> Any:

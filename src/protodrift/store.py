@@ -85,6 +85,12 @@ class Store:
             for left in self.epochs.glob(f"{_name(kind, key)}.*"):
                 shutil.rmtree(left)
 
+    def discard_draft(self, kind: str, key: str) -> None:
+        """Remove what a worker that was killed had half-written of a stage; its finished epochs stay."""
+        drafts = [self.stages / f".new-{_name(kind, key)}", *self.epochs.glob(f".new-{_name(kind, key)}.*")]
+        for draft in drafts:
+            shutil.rmtree(draft, ignore_errors=True)
+
     def checkpoint(self, kind: str, key: str) -> EpochCheckpoint:
         """Return where a training keeps its last finished epoch."""
         return EpochCheckpoint(self, _name(kind, key))

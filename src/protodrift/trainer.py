@@ -16,11 +16,12 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from . import seeding
+from . import distributed, seeding
 from .config import Config, number, one_of, optional, whole
 from .data.batches import class_balanced_batches, shuffled_batches
 from .data.dataset import Examples
 from .data.transforms import Augmentation
+from .distributed.batches import Layers, Share, average_gradients, check_agreement
 from .errors import CollapseWarning, DivergedError, NothingToTrainWarning
 from .labels import Label, sorted_labels
 from .methods import Method
@@ -28,7 +29,7 @@ from .networks.embedder import Embedder, embed, laid_out
 from .objectives import Softmax
 from .penalties import Penalty, TaskContext, Tensors
 from .readouts import MaxOverHeads
-from .step import Step
+from .step import KnownAnswers, Step
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Training(Config):
         optimizer: "adam" (Sec. 5), or "sgd" with Nesterov momentum 0.9; a new one each task.
         rate_schedule: "constant", or "one-cycle": the rate rises from 1/25 to its peak over the first 30 % of a task's
             steps and falls to nearly zero, both as a cosine.
+        precision: "float32", or "bfloat16": the backbones compute in bfloat16 (autocast); weights, optimiser, embedding
+            head, losses and penalties stay float32, and so do importances and all embeddings that prototypes and drift
+            are made of. It pays on GPUs, and on CPUs with instructions for it (AVX512-BF16, AMX); elsewhere it is
+            slower.
     """
 
     epochs: int = 10
@@ -60,7 +65,8 @@ class Training(Config):
     epoch: str = "full"
     optimizer: str = "adam"
     rate_schedule: str = "constant"
-    added: ClassVar = frozenset({"optimizer", "rate_schedule"})
+    precision: str = "float32"
+    added: ClassVar = frozenset({"optimizer", "rate_schedule", "precision"})
     rules: ClassVar = {
         "epochs": whole(0),
         "learning_rate": number(above=0),
@@ -71,7 +77,13 @@ class Training(Config):
         "epoch": one_of("full", "released", "shuffled"),
         "optimizer": one_of("adam", "sgd"),
         "rate_schedule": one_of("constant", "one-cycle"),
+        "precision": one_of("float32", "bfloat16"),
     }
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The type in which backbones compute; None: that of their weights."""
+        return torch.bfloat16 if self.precision == "bfloat16" else None
 
     def rate(self, first: bool) -> float:
         """Return the learning rate of a first task, or of a later one."""
@@ -159,6 +171,13 @@ class Checkpoint(Protocol):
 
     def save(self, data: dict[str, Any], tensors: dict[str, Tensors]) -> None:
         """Replace what was saved; all or nothing."""
+
+
+def asks_old_network_once(method: Method, training: Training, augment: Augmentation | None) -> bool:
+    """Return whether the old network's answers are computed once a task: views never change, and come again."""
+    asks = any(penalty.asks_old_network for penalty in method.penalties)
+    maps = any(penalty.needs_maps for penalty in method.penalties)  # these are too large to be kept
+    return asks and not maps and augment is None and training.epochs > 1 and training.epoch != "released"
 
 
 def advance(
@@ -257,6 +276,7 @@ def close_task(trained: Trained, previous: Trained, new: Examples, *, task: int,
     return replace(trained, kept=kept, memory=memory, running=())
 
 
+_KNOWN_ELEMENTS = 2**28  # of the old network's answers to a task, held at once: 1 GiB
 _OPTIMIZER_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # Adam's and SGD's
 
 
@@ -274,6 +294,7 @@ class _Run:
         task: int,
     ) -> None:
         self.network = network
+        self.world = distributed.current()
         # A task that starts from the initial network is a first task: nothing is old, nothing is held.
         self.first = task <= 1 or method.schedule.start == "initial"
         self.network_old = None if self.first else network_old
@@ -285,6 +306,9 @@ class _Run:
         self.rate = training.rate(self.first)
         self.history: list[dict[str, float]] = []
         self.states: tuple[Tensors, ...] = ()
+        self._answers: KnownAnswers | None = None
+        # To look at a number on a GPU is to wait for it: there losses are looked at once in a while.
+        self.patience = 1 if next(network.parameters()).device.type == "cpu" else 50
 
     def start(self, context: TaskContext, kept: tuple[Tensors, ...]) -> None:
         """Let penalties prepare (they may reparametrise the network), then make the optimiser."""
@@ -328,17 +352,20 @@ class _Run:
         views = seeding.generator(seed, "augmentation", task, number)
         mining = seeding.generator(seed, "mining", task, number)
         device = next(self.network.parameters()).device
-        _train_mode(self.network, frozen_statistics=not self.first and self.method.schedule.batch_norm == "frozen")
-        losses, penalties = [], []
-        with seeding.global_seed(seed, "layers", task, number):  # dropout and the like
+        _train_mode(self.network, frozen_statistics=self.method.schedule.holds_statistics(self.first))
+        known = self._known(all_images, all_rows)
+        waiting: list[list[torch.Tensor]] = []
+        losses: list[float] = []
+        penalties: list[float] = []
+        layers = Layers(self.world)
+        with layers.of(self.network), seeding.global_seed(seed, "layers", task, number):  # dropout and the like
             for number_of_batch, batch in enumerate(batches):
                 if training.rate_schedule == "one-cycle":
                     done = (number - 1 + number_of_batch / len(batches)) / training.epochs
                     for group in self.optimizer.param_groups:
                         group["lr"] = self.rate * one_cycle(done)
-                images = all_images[batch]
-                if self.augment is not None and images.ndim == 4:
-                    images = self.augment(images, views)
+                layers.share = share = self._share(len(batch))
+                images = self._views(all_images, batch, share, views)
                 step = Step(
                     self.network,
                     laid_out(images, device),
@@ -346,29 +373,74 @@ class _Run:
                     objective=self.method.objective,
                     generator=mining,
                     network_old=self.network_old,
+                    autocast=training.autocast,
+                    share=share,
+                    known_z_old=None if known is None else known.of(batch),
                 )
-                loss, penalty = self.step(step)
-                losses.append(loss)
-                penalties.append(penalty)
-                if not math.isfinite(loss + penalty):
-                    raise _diverged(task, number, len(losses), loss, penalty, self.rate)
+                waiting.append(self.step(step))
+                if len(waiting) < self.patience and number_of_batch < len(batches) - 1:
+                    continue
+                for loss, *held in _numbers(waiting):
+                    losses.append(loss)
+                    penalties.append(sum(held, 0.0))
+                    if not math.isfinite(loss + penalties[-1]):
+                        raise _diverged(task, number, len(losses), loss, penalties[-1], self.rate)
+                waiting = []
         self.history.append({"loss": sum(losses) / len(losses), "penalty": sum(penalties) / len(penalties)})
+        check_agreement(self.world, self.network)
 
-    def step(self, step: Step) -> tuple[float, float]:
-        """Take one optimiser step on L = L_ML + gamma * L_C (Eq. 7); return L_ML and gamma * L_C."""
+    def _known(self, all_images: torch.Tensor, all_rows: torch.Tensor) -> KnownAnswers | None:
+        """Return the old network's answers, made once a task, where later epochs would only compute them again."""
+        if self.network_old is None or not self.world.alone:
+            return None
+        if not asks_old_network_once(self.method, self.training, self.augment):
+            return None
+        if len(all_images) * self.network_old.embedding_dim > _KNOWN_ELEMENTS:
+            return None
+        if self._answers is None:
+            objective, autocast = self.method.objective, self.training.autocast
+            self._answers = KnownAnswers(self.network_old, all_images, all_rows, objective=objective, autocast=autocast)
+        return self._answers
+
+    def _share(self, count: int) -> Share | None:
+        """Return this rank's share of a batch of `count` images; None where there is one rank."""
+        if self.world.alone:
+            return None
+        of_maps = any(penalty.needs_maps and self._acts(penalty) for penalty in self.method.penalties)
+        return Share(self.world, count, of_maps=of_maps)
+
+    def _views(
+        self, all_images: torch.Tensor, batch: torch.Tensor, share: Share | None, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Return random views of this rank's images of a batch; they are drawn for the whole batch."""
+        augment = self.augment if all_images.ndim == 4 else None
+        if share is None:
+            images = all_images[batch]
+            return images if augment is None else augment(images, generator)
+        if augment is None:
+            return all_images[batch[share.own]]
+        if not augment.can_be_shared:
+            return augment(all_images[batch], generator)[share.own]
+        height, width = all_images.shape[2:]
+        drawn = augment.draw(len(batch), height, width, generator)
+        return augment.apply(all_images[batch[share.own]], tuple(part[share.own] for part in drawn))
+
+    def step(self, step: Step) -> list[torch.Tensor]:
+        """Take one optimiser step on L = L_ML + gamma * L_C (Eq. 7); return L_ML and each penalty's gamma * L_C."""
         loss = total = self.method.objective.loss(step)
         active = [(p, state) for p, state in zip(self.method.penalties, self.states, strict=True) if self._acts(p)]
         held = [] if self.first else [p.gamma * p.penalty(step, state) for p, state in active]
-        penalty = sum((float(part.detach()) for part in held), 0.0)
+        values = [part.detach() for part in (loss, *held)]
         total = sum(held, loss)
-        value = float(loss.detach())
-        if total.requires_grad and math.isfinite(value + penalty):
+        # Only where each step's loss is looked at, a step that makes no sense can be left out.
+        if total.requires_grad and (self.patience > 1 or all(math.isfinite(value) for value in values)):
             self.optimizer.zero_grad(set_to_none=True)
             total.backward()
+            average_gradients(self.world, self.network)
             self.optimizer.step()
             for p, state in active:
                 p.after_step(step, state)
-        return value, penalty
+        return values
 
     def merge(self) -> None:
         """Undo what penalties did to the network."""
@@ -411,6 +483,15 @@ def _train_mode(network: Embedder, *, frozen_statistics: bool) -> None:
         for module in network.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()  # running statistics stay; the affine weights still train
+
+
+def _numbers(steps: list[list[torch.Tensor]]) -> list[list[float]]:
+    """Return the scalars of some steps as numbers, brought to the CPU together."""
+    if len(steps) == 1:
+        return [[float(value) for value in steps[0]]]
+    device = steps[0][0].device
+    flat = iter(torch.stack([value.to(device) for values in steps for value in values]).tolist())
+    return [[next(flat) for _ in values] for values in steps]
 
 
 def _diverged(task: int, epoch: int, step: int, loss: float, penalty: float, rate: float) -> DivergedError:

@@ -96,6 +96,17 @@ def test_a_lesson_ends_with_a_summary_and_leaves_nothing_beside_the_model(learne
     assert len(clf.tasks_[1].drift) == 2
 
 
+def test_photos_beyond_the_memory_that_is_allowed_are_read_from_disk(run, learned, tmp_path):
+    shutil.copytree(learned / "first", tmp_path / "first")
+    assert run("learn", "small", "first", *QUICK, "--memory", "1k")[0] == 0
+    assert run("learn", "large", "first", *QUICK, "--memory", "1G")[0] == 0
+    for name in ("network", "prototypes"):
+        one, other = (tmp_path / model / "versions" / "1" / f"{name}.safetensors" for model in ("small", "large"))
+        assert one.read_bytes() == other.read_bytes()
+    status, out, _ = run("evaluate", "small", "first", "--quiet", "--memory", "0")
+    assert (status, out) == (0, run("evaluate", "large", "first", "--quiet")[1])
+
+
 def test_known_classes_are_an_error_that_offers_two_ways(run, birds, tmp_path):
     photos(tmp_path / "third", "red", "grey", seed=3)
     before = files_of(birds)
@@ -164,6 +175,7 @@ def test_what_goes_wrong_is_one_line_and_changes_nothing(run, birds, tmp_path, a
         ("learn", "m"),
         ("learn", "m", "d", "--epochs", "0"),
         ("learn", "m", "d", "--size", "x"),
+        ("learn", "m", "d", "--memory", "much"),
         ("learn", "m", "d", "--known", "maybe"),
         ("learn", "m", "d", "--train", "--frozen"),
         ("predict", "m"),

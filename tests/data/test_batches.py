@@ -97,3 +97,33 @@ def test_one_large_class_meets_the_small_ones_in_turn():
     rows = torch.cat([torch.zeros(40), torch.arange(1, 11).repeat_interleave(2)]).long()
     partners = [set(rows[b].tolist()) - {0} for b in epoch_of(rows, 8, 4, 0, "full")]
     assert set().union(*partners) == set(range(1, 11))
+
+
+@settings(max_examples=60, deadline=None)
+@given(**options)
+def test_a_full_epoch_is_that_of_the_plain_rule(rows, batch_size, images_per_class, seed):
+    """Batch for batch as one would write it down: a pass over the data a class, a sort of all classes a batch."""
+    g = torch.Generator().manual_seed(seed)
+
+    def shuffled(items):
+        return items[torch.randperm(len(items), generator=g)]
+
+    members = [(rows == row).nonzero().flatten() for row in rows.unique().tolist()]
+    classes = max(2, min(batch_size // images_per_class, len(members)))
+    per_class = max(images_per_class, batch_size // classes)
+    groups = []
+    for images in members:
+        order = shuffled(images)
+        cut = list(order.split(per_class))
+        short = per_class - len(cut[-1])
+        if len(cut) > 1 and short:
+            cut[-1] = torch.cat([cut[-1], shuffled(order[: -len(cut[-1])])[:short]])
+        groups.append(cut)
+    plain = []
+    while any(groups):
+        tie = torch.rand(len(groups), generator=g).tolist()
+        ranked = sorted(range(len(groups)), key=lambda c: (-len(groups[c]), tie[c]))[:classes]
+        plain.append(torch.cat([groups[c].pop() if groups[c] else shuffled(members[c])[:per_class] for c in ranked]))
+    made = epoch_of(rows, batch_size, images_per_class, seed, "full")
+    assert len(made) == len(plain)
+    assert all(torch.equal(one, other) for one, other in zip(made, plain, strict=True))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protodrift.data import photos as room
 from protodrift.data.photos import find_images, find_photos, load_photo, read_photos, shown, summary_of
+from protodrift.data.stored import StoredImages
 from protodrift.errors import InputError
 
 RNG = np.random.RandomState(0)
@@ -212,15 +212,16 @@ def test_bytes_are_read_like_files(tmp_path):
     assert np.array_equal(load_photo(data, 16), load_photo(tmp_path / "a.png", 16))
 
 
-def test_many_photos_go_to_a_file_without_a_name_and_are_the_same(tmp_path, monkeypatch):
+def test_many_photos_go_to_a_file_without_a_name_and_are_the_same(tmp_path):
     for i in range(3):
         (tmp_path / "owl").mkdir(exist_ok=True)
         (tmp_path / "owl" / f"{i}.png").write_bytes(encoded(picture(), "PNG"))
     found = find_photos(tmp_path)
     small = read_photos(found, 16).examples.images
-    monkeypatch.setattr(room, "IN_MEMORY", 10)
-    large = read_photos(found, 16).examples.images
+    large = read_photos(found, 16, memory=10, folder=tmp_path).examples.images
+    assert isinstance(large, StoredImages)
     assert np.array_equal(small.numpy(), large.numpy())
+    assert [path.name for path in tmp_path.iterdir()] == ["owl"]
 
 
 def test_names_are_shown_on_one_line():

@@ -15,10 +15,11 @@ def field():
     return torch.randn(6, 8, generator=g, dtype=torch.float64), z_old, z_old + torch.randn(500, 8, generator=g).double()
 
 
-@pytest.mark.parametrize("elements", [1, 6 * 7, 6 * 499, 10**9])
-def test_the_chunk_size_does_not_matter(field, elements, monkeypatch):
+@pytest.mark.parametrize(("images", "prototypes"), [(1, 1), (7, 6), (7, 4), (499, 1), (10**9, 10**9)])
+def test_the_size_of_the_blocks_does_not_matter(field, images, prototypes, monkeypatch):
     whole = semantic_drift(*field, 0.7)
-    monkeypatch.setattr(sdc, "_CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(sdc, "_IMAGES", images)
+    monkeypatch.setattr(sdc, "_PROTOTYPES", prototypes)
     torch.testing.assert_close(semantic_drift(*field, 0.7), whole, rtol=1e-12, atol=1e-13)
 
 

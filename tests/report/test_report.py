@@ -429,3 +429,13 @@ def test_runs_are_called_by_their_folders_and_apart(write_run: Write, one_seed: 
     assert "E-FT (z/other)" in group.summaries
     for form in FORMATS:
         assert report(made, form)
+
+
+def test_too_many_classes_for_a_matrix_leave_the_figure_out(one_seed: Document, write_run: Write) -> None:
+    entries = [{**entry, "confusion": None} for entry in one_seed["results"]]
+    (found,) = read_runs([write_run("many", one_seed, results=entries)])
+    assert summaries([found.document])["E-FT"].confusion is None
+    page = report([found])
+    assert "Confusion before and after SDC" not in page
+    assert "too many classes for a matrix" in page
+    assert json.loads(report([found], "json"))["methods"][0]["confusion"] is None

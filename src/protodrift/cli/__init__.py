@@ -8,8 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
+from ..distributed import launched
 from . import (
     backbones,
+    bench,
     data,
     demo,
     evaluate,
@@ -44,7 +46,25 @@ VERBS = (
     transport,
     data,
     backbones,
+    bench,
 )
+
+
+def _here(args: argparse.Namespace) -> int:
+    status: int = args.run(args)
+    return status
+
+
+def together(args: argparse.Namespace) -> int:
+    """Run a verb as one of the ranks that torchrun started."""
+    from ..distributed import joined
+    from ..errors import InputError
+
+    with joined():
+        if not getattr(args, "together", False):
+            raise InputError("torchrun starts several processes, and only `run` and `learn` share work among them.")
+        return _here(args)
+
 
 INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 
@@ -72,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ..errors import ProtodriftError
 
     try:
-        status: int = args.run(args)
+        status: int = (together if launched() else _here)(args)
         return status
     except ProtodriftError as error:
         print(f"protodrift: error: {error}", file=sys.stderr)

@@ -49,6 +49,7 @@ def _seed(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Train, print the table, write the report."""
+    from .. import machine
     from ..data import load_digits
     from ..pictures import take
     from ..progress import reporting
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from ..stages import Tree
 
     started = time.perf_counter()
+    machine.tune()
     args.out.mkdir(parents=True, exist_ok=True)  # before the work, so that a wrong path fails at once
     recipe, pictures = get_recipe("digits").only(_ROWS), get_recipe("digits-2d")
     stream = recipe.stream(load_digits())

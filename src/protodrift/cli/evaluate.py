@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .words import percent, plural, table
+from .words import add_memory, percent, plural, table
 
 if TYPE_CHECKING:
     from ..evaluation import Evaluation, Part
@@ -37,6 +37,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("data", metavar="DATA", type=Path, help="folder with one sub-folder a class, or a .csv file")
     parser.add_argument("--confusion", metavar="FILE", type=Path, help="write the confusion matrix as a page (.html)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    add_memory(parser, "photos")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=run)
 
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate, print, draw."""
     import sys
 
+    from .. import machine
     from ..data.photos import find_photos, read_photos, summary_of
     from ..errors import InputError
     from ..evaluation import evaluate
@@ -53,18 +55,23 @@ def run(args: argparse.Namespace) -> int:
 
     if args.confusion is not None and args.confusion.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--confusion {args.confusion}: the picture is an HTML page; give a name that ends in .html.")
+    machine.tune()
     clf = IncrementalClassifier.load(args.model)
     spec = clf.state_.spec
     if not spec.is_image or spec.shape[0] != 3 or spec.scale != "uint8":
         raise InputError(f"{args.model} was made for {spec}, not for photos. Use the Python API for it.")
     found = find_photos(args.data)
     with reporting(not args.quiet) as reporter, reporter.reading("reading photos", len(found.files)) as on_file:
-        photos = read_photos(found, spec.shape[1], on_file)
+        photos = read_photos(found, spec.shape[1], on_file, memory=args.memory)
     passed = [*found.skipped, *photos.skipped]
     for line in summary_of(passed):
         print(f"protodrift: passed over {line}", file=sys.stderr)
     labels = [_own_kind(clf, label) for label in photos.examples.labels]
     result = evaluate(clf, photos.examples.images, labels)
+    if args.confusion is not None and result.confusion is None:
+        raise InputError(
+            f"--confusion: {len(result.classes)} classes are too many for a picture. --json has the counts."
+        )
     if args.confusion is not None:
         _draw(args, result)
     if args.json:
@@ -115,8 +122,10 @@ def _draw(args: argparse.Namespace, result: Evaluation) -> None:
     from ..report import Section, render, write
     from ..report.plots import heat_map
 
+    confusion = result.confusion
+    assert confusion is not None  # checked
     drawing = heat_map(
-        result.confusion,
+        confusion,
         [str(label) for label in result.classes],
         result.tasks,
         description=f"Confusion matrix of {len(result.classes)} classes: rows are true classes, columns answers.",

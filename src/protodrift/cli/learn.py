@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .words import percent, plural, span, time_text
+from .words import add_memory, percent, plural, span, time_text
 
 if TYPE_CHECKING:
     from ..data.photos import Found, Photos
@@ -21,6 +21,7 @@ examples:
   protodrift learn birds list.csv                          lines of path,label instead of folders
   protodrift learn birds photos/2026-12 --dry-run          say what would be learned, and change nothing
   protodrift learn birds photos/2027-01 --known refresh    some classes are known: merge their photos
+  torchrun --nproc_per_node=2 -m protodrift learn birds photos/2027-02    over two processes
 
 A lesson is all or nothing: after an error, Ctrl-C or a power cut the model is what it was. The same command goes on
 where it stopped. Photos are not kept: a model holds weights, prototypes and statistics.
@@ -61,8 +62,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--seed", type=_seed, metavar="N", help="of all that is drawn by chance (new models; default 0)"
     )
+    add_memory(parser, "photos")
     parser.add_argument("--quiet", action="store_true", help="no progress; the summary only")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, together=True)
 
 
 def _positive(text: str) -> int:
@@ -102,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
 def _work(args: argparse.Namespace, place: Place, found: Found) -> int:
     import warnings
 
+    from .. import machine
+    from ..distributed import current
     from ..errors import CollapseWarning, ImportanceWarning
     from ..learning import carry_out, prepare
     from ..progress import reporting
@@ -110,15 +114,16 @@ def _work(args: argparse.Namespace, place: Place, found: Found) -> int:
     options = {name: getattr(args, name) for name in ("size", "train", "epochs", "seed")}
     print(_model_line(place))
     print(f"{args.data}: {_classes_text(found.classes)}", flush=True)
-    with reporting(not args.quiet) as reporter:
-        plan = prepare(place, found, known=args.known, options=options, reporter=reporter)
+    with reporting(not args.quiet and current().is_first) as reporter:
+        plan = prepare(place, found, known=args.known, options=options, memory=args.memory, reporter=reporter)
     _print_reading(found, plan.photos, plan)
     print(plan.choice.words, flush=True)
     if args.dry_run:
         print(f"dry run: would learn {_plan_text(plan)}. Nothing was changed.")
         return 0
-    with reporting(not args.quiet) as reporter, warnings.catch_warnings(record=True) as raised:
+    with reporting(not args.quiet and current().is_first) as reporter, warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
+        reporter.note(f"computing with {machine.tune()}")
         outcome = carry_out(plan, reporter)
     for warning in raised:
         if issubclass(warning.category, CollapseWarning | ImportanceWarning):  # the others the summary says itself

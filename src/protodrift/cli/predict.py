@@ -58,8 +58,10 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Predict batch by batch, print all answers."""
+    from .. import machine
     from ..learner import IncrementalClassifier
 
+    machine.tune()
     clf = IncrementalClassifier.load(args.model)
     answers = list(_answers(clf, args))
     if args.json:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .words import add_memory
+
+if TYPE_CHECKING:
+    from ..engines import Engine
 
 _EPILOG = """\
 examples:
@@ -13,6 +20,9 @@ examples:
   protodrift run digits --methods E-FT,E-FT+SDC --seeds 0,1,2
   protodrift run digits --set sigma=0.2 --set training.epochs=4 --out runs/sigma0.2
   protodrift run folder --data photos --tasks 6               any folder of class folders
+  protodrift run digits --jobs 2                              stages in two processes
+  torchrun --nproc_per_node=2 -m protodrift run digits        each training over two processes
+  protodrift run digits --engine ray --address 10.0.0.1:6379 --out /nfs/runs/digits
 
 results.json holds what the last command named; stages of earlier commands are reused, so another method or seed is
 cheap to add.
@@ -40,15 +50,30 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--jobs",
         type=int,
-        default=1,
         metavar="N",
-        help="processes that compute stages at the same time, one thread each unless --threads says more (default: 1)",
+        help="processes that compute stages at the same time, one thread each unless --threads says more (default: 1; "
+        "with --engine ray as many as fit)",
     )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="who computes stages: this machine (default), or Ray (pip install 'protodrift[ray]')",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="with --engine ray: a cluster that is there, or 'auto' (default: one on this machine, for this run)",
+    )
+    parser.add_argument(
+        "--gpus-per-stage", type=float, default=0.0, metavar="G", help="with --engine ray: compute on so many GPUs"
+    )
+    add_memory(parser, "images of a folder")
     add_budget(parser)
     parser.add_argument("--tasks", type=int, metavar="N", help="cut the classes into N tasks; short for --set tasks=N")
     add_settings(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, together=True)
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +124,8 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Run it, and print the table."""
-    from .. import runs
+    from .. import machine, runs
+    from ..distributed import current
     from ..errors import InputError
     from ..progress import reporting
     from ..recipes import get_recipe, with_settings
@@ -108,10 +134,12 @@ def run(args: argparse.Namespace) -> int:
     for option in ("jobs", "threads"):
         if getattr(args, option) is not None and getattr(args, option) < 1:
             raise InputError(f"--{option} must be 1 or more; got {getattr(args, option)}.")
-    if args.threads is not None or args.jobs > 1:
-        import torch
-
-        torch.set_num_threads(args.threads or 1)
+    if args.engine == "local" and (args.address is not None or args.gpus_per_stage):
+        raise InputError("--address and --gpus-per-stage are for --engine ray.")
+    several = (args.jobs or 1) > 1 or args.engine == "ray"
+    tuned = machine.tune(args.threads or (1 if several else None))
+    if args.memory is not None:
+        os.environ["PROTODRIFT_MEMORY"] = str(args.memory)  # processes that compute stages read the data too
     settings = settings_of(args)
     if args.tasks is not None:
         settings["tasks"] = str(args.tasks)
@@ -121,20 +149,32 @@ def run(args: argparse.Namespace) -> int:
     recipe = with_settings(recipe, settings)  # after the choice: a name must be clear among the methods that run
     out = args.out or Path("runs") / recipe.name
     command = "protodrift " + shlex.join(sys.argv[1:])
-    with reporting() as reporter:
+    with reporting(current().is_first) as reporter:
         document = runs.run(
             recipe,
             out,
             seeds=args.seeds,
             data=args.data,
             skip_bad_images=args.skip_bad_images,
-            jobs=args.jobs,
+            jobs=args.jobs or 1,
+            engine=_engine(args),
             reporter=reporter,
             command=command,
         )
+    if not document:
+        return 0  # a rank that does not write
     print(summary_text(document))
     print(
         f"\n{len(recipe.methods)} methods x {len(document['tasks'])} tasks x {len(args.seeds)} seeds rest on "
-        f"{document['trainings']} trainings of a task.\nwrote {out / 'results.json'}"
+        f"{document['trainings']} trainings of a task.\ncomputed with {tuned}\nwrote {out / 'results.json'}"
     )
     return 0
+
+
+def _engine(args: argparse.Namespace) -> Engine | None:
+    """Return the engine that was asked for; None: the processes of this machine."""
+    if args.engine == "local":
+        return None
+    from ..engines import RayEngine
+
+    return RayEngine(args.address, args.jobs, args.gpus_per_stage)

@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     missing = [name for name in _PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"serving needs {', '.join(missing)}. Install:  pip install 'protodrift[serve]'")
+    from .. import machine
     from ..serve.app import build_app
     from ..serve.guard import read_token
     from ..serve.limits import Limits
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         in_flight=args.max_in_flight,
         seconds=float(args.timeout),
     )
+    machine.tune()
     watched = Watched(args.model, device=args.device)
     hosts = LOOPBACK_NAMES | {args.host} if token is None else None
     app = build_app(watched, limits, token=token, hosts=hosts)

@@ -157,6 +157,28 @@ class Dataset:
         train, test = (self.train.at(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
         return Dataset.of_examples(train, test, spec=self.spec, name=self.name, skipped=self.skipped)
 
+    def first_of_each(self, train: int | None, test: int | None) -> Dataset:
+        """Return a dataset with at most so many training and test images of each class, the first ones; None: all."""
+        if train is None and test is None:
+            return self
+        parts = [
+            part if part is None or count is None else part.at(_first(part.rows_of(self.classes), count))
+            for part, count in ((self.train, train), (self.test, test))
+        ]
+        assert parts[0] is not None
+        return Dataset.of_examples(parts[0], parts[1], spec=self.spec, name=self.name, skipped=self.skipped)
+
     def __repr__(self) -> str:
         test = f"{len(self.test)} test images" if self.test else "no test images"
         return f"Dataset({self.name!r}: {len(self.train)} training images of {len(self.classes)} classes, {test})"
+
+
+def _first(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Return where the first `count` of each value stand, in the order of the data, (N,) -> (M,)."""
+    seen: dict[int, int] = {}
+    kept = []
+    for at, row in enumerate(rows.tolist()):
+        seen[row] = seen.get(row, 0) + 1
+        if seen[row] <= count:
+            kept.append(at)
+    return torch.tensor(kept, dtype=torch.long)

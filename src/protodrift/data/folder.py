@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from PIL import Image
 
 from ..decoding import read_image as read_image
@@ -91,22 +90,33 @@ def check_case(classes: Iterable[str], where: Path) -> None:
 
 
 def load_folder(
-    root: str | Path, size: int = 64, *, test: str | Path | None = None, classes: Sequence[str] | None = None
+    root: str | Path,
+    size: int = 64,
+    *,
+    test: str | Path | None = None,
+    classes: Sequence[str] | None = None,
+    memory: int | None = None,
 ) -> Dataset:
-    """Read a folder of class folders into memory.
+    """Read a folder of class folders.
+
+    Decoded images that do not fit in memory go to a file without a name, and are read batch by batch; results are the
+    same.
 
     Args:
         root: the folder.
         size: images become size x size.
         test: a second folder of the same classes, as test images.
         classes: read only these class folders.
+        memory: bytes of decoded images held in memory; None: `budget.memory_budget()`.
 
     Returns:
         A `Dataset` whose labels are the names of the class folders.
     """
-    from .dataset import Dataset
+    from .arrays import InputSpec
+    from .dataset import Dataset, Examples
+    from .stored import room
 
-    parts = []
+    parts, low, high = [], 255, 0
     for folder in (root, test):
         if folder is None:
             continue
@@ -115,9 +125,15 @@ def load_folder(
         if wanted - set(scan.classes):
             raise InputError(f"{folder} has no class folder {sorted(wanted - set(scan.classes))[0]!r}.")
         picked = [(path, label) for path, label in scan.files if label in wanted]
-        images = np.stack([read_image(path, size) for path, _ in picked])
-        parts += [images, [label for _, label in picked]]
-    return Dataset(*parts, name=Path(root).name, channels="last")
+        images = room(len(picked), (3, size, size), memory=memory)
+        for row, (path, _) in enumerate(picked):
+            pixels = read_image(path, size)
+            images.write(row, pixels.transpose(2, 0, 1))
+            if folder is root:  # the spec is that of the training images
+                low, high = min(low, int(pixels.min())), max(high, int(pixels.max()))
+        parts.append(Examples(images.tensor(len(picked)), tuple(label for _, label in picked)))
+    spec = InputSpec((3, size, size), "uint8", float(low), float(high))
+    return Dataset.of_examples(parts[0], parts[1] if test is not None else None, spec=spec, name=Path(root).name)
 
 
 def _endings() -> set[str]:

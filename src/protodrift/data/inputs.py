@@ -66,12 +66,12 @@ def _paths(X: Any) -> list[Path] | None:
     """Return X as paths if it holds paths: a list, an array or a pandas series of them."""
     if isinstance(X, (str, Path)):
         raise InputError(f"X is one path, {str(X)!r}. Give a list: [{str(X)!r}].")
-    if isinstance(X, np.ndarray) and X.dtype.kind in "buifc":
+    if isinstance(X, torch.Tensor) or (isinstance(X, np.ndarray) and X.dtype.kind in "buifc"):
         return None
     values: Any = (
         X if isinstance(X, (list, tuple)) else np.asarray(X, dtype=object) if hasattr(X, "__array__") else None
     )
-    if values is None or isinstance(X, torch.Tensor) or len(values) == 0:
+    if values is None or len(values) == 0:
         return None
     if getattr(values, "ndim", 1) == 2 and values.shape[1] == 1:
         values = values[:, 0]

@@ -9,7 +9,6 @@ import csv
 import hashlib
 import io
 import stat
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -18,19 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from ..errors import InputError
 from .arrays import InputSpec
 from .dataset import Examples
 from .folder import image_files, read_image, scan_folder
+from .stored import room
 
 SMALLEST_SIDE = 8
 """Pixels; what is smaller or thinner shows nothing."""
-
-IN_MEMORY = 2**31
-"""Bytes of decoded images held in memory; more go to a temporary file that no other process can see."""
 
 
 @dataclass(frozen=True)
@@ -207,18 +203,28 @@ def _reason(error: BaseException) -> str:
     return "not an image, or damaged" if "cannot identify image file" in text else text.split("\n")[0]
 
 
-def read_photos(found: Found, size: int, on_file: Callable[[int], None] | None = None) -> Photos:
+def read_photos(
+    found: Found,
+    size: int,
+    on_file: Callable[[int], None] | None = None,
+    *,
+    memory: int | None = None,
+    folder: str | Path | None = None,
+) -> Photos:
     """Decode everything that was found; what cannot be used is named and passed over.
 
     Args:
         found: from `find_photos`.
         size: side of the decoded squares.
         on_file: called with the number of files done.
+        memory: bytes of decoded photos held in memory; None: `budget.memory_budget()`. More of them go to a file
+            without a name, and are read batch by batch.
+        folder: where that file is; None: the user's cache directory.
 
     Raises:
-        InputError: if nothing can be used.
+        InputError: if nothing can be used, or there is no room.
     """
-    images = _room(len(found.files), size)
+    images = room(len(found.files), (3, size, size), memory=memory, folder=folder)
     used: list[tuple[Path, str]] = []
     skipped: list[Skipped] = []
     seen: dict[bytes, tuple[Path, str]] = {}
@@ -230,7 +236,7 @@ def read_photos(found: Found, size: int, on_file: Callable[[int], None] | None =
         except InputError as error:
             skipped.append(Skipped(path, str(error).replace(f"{shown(path)} ", "").replace(f"{shown(path)}: ", "")))
         else:
-            images[len(used)] = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+            images.write(len(used), pixels.transpose(2, 0, 1))
             used.append((path, label))
             other = seen.setdefault(hashlib.blake2b(pixels.tobytes(), digest_size=16).digest(), (path, label))
             if other[1] != label:
@@ -242,18 +248,8 @@ def read_photos(found: Found, size: int, on_file: Callable[[int], None] | None =
     if not used:
         why = f", for example {shown(skipped[0].path)}: {skipped[0].why}" if skipped else ""
         raise InputError(f"none of the {len(found.files)} images can be used{why}")
-    examples = Examples(images[: len(used)], tuple(label for _, label in used))
+    examples = Examples(images.tensor(len(used)), tuple(label for _, label in used))
     return Photos(examples, tuple(path for path, _ in used), tuple(skipped), tuple(twins), repeats)
-
-
-def _room(count: int, size: int) -> torch.Tensor:
-    """Return room for decoded images: in memory, or in a temporary file without a name if they are many."""
-    shape = (count, 3, size, size)
-    if count * 3 * size * size <= IN_MEMORY:
-        return torch.empty(shape, dtype=torch.uint8)
-    with tempfile.TemporaryFile() as file:
-        file.truncate(count * 3 * size * size)
-        return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=shape))
 
 
 def shown(path: str | Path) -> str:

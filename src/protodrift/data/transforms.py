@@ -20,11 +20,29 @@ from .arrays import InputSpec
 
 @dataclass(frozen=True)
 class Augmentation(Config):
-    """A random view of each image of a batch, drawn from a generator."""
+    """A random view of each image of a batch, drawn from a generator.
+
+    One of your own overrides `draw` and `apply`, so that ranks can each view their share of a batch; or `__call__`
+    alone, and then every rank views the whole batch.
+    """
 
     def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Return random views of (N, C, H, W) images, same dtype."""
+        count, _, height, width = images.shape
+        return self.apply(images, self.draw(count, height, width, generator))
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+        """Draw the views of `count` images of height x width: tensors with a row an image."""
         raise NotImplementedError
+
+    def apply(self, images: torch.Tensor, drawn: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return the views of (N, C, H, W) images that were drawn."""
+        raise NotImplementedError
+
+    @property
+    def can_be_shared(self) -> bool:
+        """Whether some images of a batch can be viewed without the others."""
+        return type(self).__call__ is Augmentation.__call__
 
 
 @dataclass(frozen=True)
@@ -43,11 +61,15 @@ class CropFlip(Augmentation):
     rules: ClassVar = {"pad": whole(0), "flip": flag, "mode": one_of("reflect", "zeros")}
     added: ClassVar = frozenset({"mode"})
 
-    def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return random views of (N, C, H, W) images, same shape and dtype."""
-        count, _, height, width = images.shape
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+        """Draw top, left, and whether to mirror, (N,) each."""
         top, left = torch.randint(0, 2 * self.pad + 1, (2, count), generator=generator)
-        mirror = _mirror(count, self.flip, generator)
+        return top, left, _mirror(count, self.flip, generator)
+
+    def apply(self, images: torch.Tensor, drawn: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return the views, same shape and dtype."""
+        top, left, mirror = drawn
+        height, width = images.shape[2:]
         return _windows(self._padded(images), top, left, (height, width), mirror)
 
     def _padded(self, images: torch.Tensor) -> torch.Tensor:
@@ -76,9 +98,8 @@ class RandomCropFlip(Augmentation):
     flip: bool = True
     rules: ClassVar = {"size": whole(1), "flip": flag}
 
-    def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return random (N, C, size, size) views of (N, C, H, W) images, same dtype."""
-        count, _, height, width = images.shape
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+        """Draw top, left, and whether to mirror, (N,) each."""
         if min(height, width) < self.size:
             raise InputError(
                 f"RandomCropFlip: cannot crop {self.size} x {self.size} out of images of {height} x {width}. Store "
@@ -86,7 +107,12 @@ class RandomCropFlip(Augmentation):
             )
         top = torch.randint(0, height - self.size + 1, (count,), generator=generator)
         left = torch.randint(0, width - self.size + 1, (count,), generator=generator)
-        return _windows(images, top, left, (self.size, self.size), _mirror(count, self.flip, generator))
+        return top, left, _mirror(count, self.flip, generator)
+
+    def apply(self, images: torch.Tensor, drawn: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return the (N, C, size, size) views, same dtype."""
+        top, left, mirror = drawn
+        return _windows(images, top, left, (self.size, self.size), mirror)
 
 
 def _span(low: float, high: float = math.inf) -> Any:
@@ -122,13 +148,16 @@ class ResizedCropFlip(Augmentation):
     flip: bool = True
     rules: ClassVar = {"size": whole(1), "scale": _span(0, 1), "ratio": _span(0), "flip": flag}
 
-    def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return random (N, C, size, size) views of (N, C, H, W) images, same dtype."""
-        count, _, height, width = images.shape
-        top, left, tall, wide = self.parts(count, height, width, generator)
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+        """Draw the part of each image (see `parts`), and whether to mirror it."""
+        return *self.parts(count, height, width, generator), _mirror(count, self.flip, generator)
+
+    def apply(self, images: torch.Tensor, drawn: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return the (N, C, size, size) views, same dtype."""
+        top, left, tall, wide, mirror = drawn
+        height, width = images.shape[2:]
         rows = _resize_weights(top, tall, height, self.size)
         cols = _resize_weights(left, wide, width, self.size)
-        mirror = _mirror(count, self.flip, generator)
         cols = torch.where(mirror[:, None, None], cols.flip(1), cols)
         # Resizing is separable: view = rows @ image @ cols^T, for all images and channels at once.
         views = rows[:, None] @ (images.float() @ cols[:, None].transpose(2, 3))

@@ -14,7 +14,8 @@ from .linear import MeanShift, Procrustes, Ridge, RidgeToIdentity
 from .local import LocalLinear
 from .oracle import Oracle
 from .residual import AffineKernel
-from .sdc import SDC, FittedSDC, RelativeSDC, semantic_drift
+from .sdc import SDC, FittedSDC, KernelSums, RelativeSDC, semantic_drift
+from .sharded import DriftSums, MeanSums
 
 __all__ = [
     "ADC",
@@ -24,6 +25,7 @@ __all__ = [
     "Blend",
     "Drift",
     "DriftReport",
+    "DriftSums",
     "DualProjection",
     "EFCKernel",
     "FittedDrift",
@@ -31,8 +33,10 @@ __all__ = [
     "Gated",
     "GaussianProcess",
     "HeldOut",
+    "KernelSums",
     "LocalLinear",
     "MeanShift",
+    "MeanSums",
     "Oracle",
     "Probes",
     "Procrustes",

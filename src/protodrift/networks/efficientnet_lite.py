@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -43,9 +44,14 @@ class SameConv2d(nn.Conv2d):
             _same(side, kernel, stride)
             for side, kernel, stride in zip(input.shape[-2:], self.kernel_size, self.stride, strict=True)
         )
-        if top == bottom and left == right:  # the convolution can do it by itself, without a copy
-            return F.conv2d(input, self.weight, None, self.stride, (top, left), 1, self.groups)
-        return F.conv2d(F.pad(input, (left, right, top, bottom)), self.weight, None, self.stride, 0, 1, self.groups)
+        padding = (top, left)
+        if top != bottom or left != right:  # else the convolution can do it by itself, without a copy
+            input, padding = F.pad(input, (left, right, top, bottom)), (0, 0)
+        if self.groups > 1 and input.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            # One channel at a time, bfloat16 is slower than float32 on a CPU, most of all backwards.
+            with torch.autocast("cpu", enabled=False):
+                return F.conv2d(input.float(), self.weight, self.bias, self.stride, padding, 1, self.groups)
+        return F.conv2d(input, self.weight, self.bias, self.stride, padding, 1, self.groups)
 
 
 def _same(side: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -88,6 +94,8 @@ class EfficientNetLite(nn.Module):
         variant: 0 to 4.
         channels: input channels.
     """
+
+    runs_in_order: ClassVar = True
 
     def __init__(self, variant: int, channels: int = 3) -> None:
         super().__init__()

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..data.arrays import InputSpec
 from ..errors import InputError
+from .folding import folded
 
 
 class Standardise(nn.Module):
@@ -160,16 +161,48 @@ def laid_out(images: torch.Tensor, device: torch.device) -> torch.Tensor:
     Done here and not in the network: the layout decides the last bits of a result, so every batch must get it, and
     vectorised gradients of single images (MAS) cannot set it.
     """
-    images = images.to(device)
+    if device.type == "cuda" and images.device.type == "cpu":
+        images = images.pin_memory()  # only from such memory the copy runs beside the computation
+    images = images.to(device, non_blocking=True)
     return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
 
 
-def embed(network: Embedder, images: torch.Tensor, batch_size: int = 256) -> torch.Tensor:
+def embed(network: Embedder, images: torch.Tensor, batch_size: int | None = None, *, fold: bool = True) -> torch.Tensor:
     """Embed images in one ordered, deterministic, un-augmented pass: (N, ...) -> (N, D) on the CPU.
 
     Row i of the result belongs to image i. That pairing is what drift vectors are made of (Eq. 9).
+
+    Args:
+        network: F; it may be in training, and is left as it was.
+        images: N inputs.
+        batch_size: None: chosen for the processor's cache.
+        fold: run a copy whose batch norms are folded into its convolutions (`folding`), where there are enough images
+            to pay for making it. It is made anew in every call, so that it is never older than the network. Without,
+            and with a batch size of 256, results have the last bits that trainings have been made with.
     """
     device = next(network.parameters()).device
+    size = batch_size or cache_sized(images.shape[1:], network.crop, device)
+    run: nn.Module = folded(network) if fold and len(images) >= _WORTH_FOLDING else network
     with evaluating(network), torch.inference_mode():
-        parts = [network(laid_out(part, device)).cpu() for part in images.split(batch_size)]
-    return torch.cat(parts).clone()  # a normal tensor: inference tensors cannot be saved for backward
+        parts = [run(laid_out(part, device)) for part in images.split(size)]
+        z = torch.cat(parts).cpu()  # once: each copy to the CPU waits for the device
+    return z.clone()  # a normal tensor: inference tensors cannot be saved for backward
+
+
+_WORTH_FOLDING = 128  # images; making the copy takes as long as three of them, and it is a tenth faster
+
+
+def cache_sized(shape: torch.Size | tuple[int, ...], crop: int | None, device: torch.device) -> int:
+    """Return how many inputs of a shape to embed at once: as many as keep the maps of a layer in the cache.
+
+    Measured: ResNet-32 at 32 x 32 and EfficientNet-Lite0 at 96 x 96 are fastest at 32 to 64 and at 16 images a thread;
+    at 256 images they lose a third or more.
+
+    >>> [cache_sized((3, side, side), None, torch.device("cpu")) // torch.get_num_threads() for side in (32, 64, 96)]
+    [64, 32, 16]
+    """
+    if len(shape) < 3 or device.type != "cpu":
+        return 256
+    height, width = (side if crop is None else min(side, crop) for side in shape[-2:])
+    fitting = 2**17 // max(1, height * width)
+    return max(8, min(64, 8 * -(-fitting // 8))) * torch.get_num_threads()

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from ..data.arrays import InputSpec
+from ..distributed import current
 from ..errors import InputError
 from .download import expected_hash, fetch, sha256_of
 from .efficientnet_lite import RESOLUTIONS, EfficientNetLite
@@ -246,7 +247,7 @@ _announced: set[str] = set()
 
 def announce(file: WeightFile) -> None:
     """Say once in a process, on standard error, whose weights these are and under which licence."""
-    if file.source == _OWN_FILE or file.sha256 in _announced:
+    if file.source == _OWN_FILE or file.sha256 in _announced or not current().is_first:
         return
     _announced.add(file.sha256)
     print(f"protodrift: weights from {file.source}, sha256 {file.sha256[:12]}; {file.licence}.", file=sys.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
@@ -12,6 +14,8 @@ def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut; a projection where the shape changes."""
+
+    conv_norms: ClassVar = (("conv1", "bn1"), ("conv2", "bn2"))
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -44,6 +48,9 @@ class ResNet(nn.Module):
         channels: input channels.
         stem: "imagenet" (7x7 stride 2 and max-pooling) or "cifar" (3x3).
     """
+
+    runs_in_order: ClassVar = True
+    conv_norms: ClassVar = (("conv1", "bn1"),)
 
     def __init__(self, widths: tuple[int, ...], blocks: tuple[int, ...], channels: int, stem: str) -> None:
         super().__init__()

@@ -61,6 +61,9 @@ class Objective(Config):
     def single_losses(self, step: Step) -> torch.Tensor:
         """Return a loss for each image (or anchor) of the batch, (A,), for importances that need single losses."""
 
+    def skip(self, rows: torch.Tensor, generator: torch.Generator) -> None:
+        """Draw what `loss` would draw by chance for a batch of these classes, (N,), which another rank computes."""
+
     @abstractmethod
     def held(self, step: Step) -> Held:
         """Return what LwF holds."""

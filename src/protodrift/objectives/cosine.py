@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..config import number
-from ..networks.embedder import embed
+from ..distributed.passes import embedded
+from ..distributed.world import current
 from ..prototypes import class_means
 from ..step import Step
 from .base import Held
@@ -98,7 +99,7 @@ def imprinted(context: TaskContext, old_weights: torch.Tensor, classes: int) -> 
         classes: how many are new: rows K, K + 1, ...
     """
     new = context.rows >= len(old_weights)
-    z = F.normalize(embed(context.network, context.images[new]), dim=1)
+    z = F.normalize(embedded(current(), context.network, context.images[new], 256, fold=False), dim=1)
     means = class_means(z, context.rows[new] - len(old_weights), classes).to(old_weights)
     length: torch.Tensor = torch.linalg.vector_norm(old_weights, dim=1).mean()
     return F.normalize(means, dim=1) * length

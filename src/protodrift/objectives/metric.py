@@ -139,16 +139,55 @@ class Triplet(_Metric):
             reducer=reducers.MeanReducer(),
         )
 
+    def skip(self, rows: torch.Tensor, generator: torch.Generator) -> None:
+        """Draw the negatives of a batch."""
+        if self.mining == "random":
+            valid_triplets(rows, generator)
+
     def _tuples(self, step: Step) -> Any:
         if self.mining == "random":
             return valid_triplets(step.rows, step.generator)
         if self.mining == "all":
             return None
+        return _cached_miner(self)(step.z, step.rows)
+
+    def loss(self, step: Step) -> torch.Tensor:
+        """Mean over all triplets; a batch without one gives 0 with gradient 0."""
+        return super().loss(step) if self.mining != "batch-hard" else batch_hard(step.z, step.rows, self.margin)
+
+    def _miner(self) -> Any:
         distance = distances.LpDistance(normalize_embeddings=False, p=2, power=1)
         if self.mining == "batch-hard":
-            return miners.BatchHardMiner(distance=distance)(step.z, step.rows)
-        miner = miners.TripletMarginMiner(margin=self.margin, type_of_triplets="semihard", distance=distance)
-        return miner(step.z, step.rows)
+            return miners.BatchHardMiner(distance=distance)
+        return miners.TripletMarginMiner(margin=self.margin, type_of_triplets="semihard", distance=distance)
+
+
+@lru_cache(maxsize=64)
+def _cached_miner(objective: Triplet) -> Any:
+    return objective._miner()
+
+
+def batch_hard(z: torch.Tensor, rows: torch.Tensor, margin: float) -> torch.Tensor:
+    """Return the triplet loss of the farthest positive and nearest negative of each anchor, Eq. 1.
+
+    The library computes all distances twice, for its miner and for its loss. Here they are computed once, in the same
+    way: values and gradients are the same to the last bit.
+
+    Args:
+        z: (N, D) embeddings.
+        rows: (N,) class index of each.
+        margin: m.
+    """
+    distance = torch.cdist(z, z)
+    same = rows[:, None] == rows[None, :]
+    with torch.no_grad():
+        far, positive = distance.masked_fill(~same, -1.0).fill_diagonal_(-1.0).max(dim=1)
+        near, negative = distance.masked_fill(same, torch.inf).min(dim=1)
+        anchors = ((far >= 0) & near.isfinite()).nonzero().flatten()
+    if not len(anchors):
+        return z.sum() * 0
+    d_pos, d_neg = distance[anchors, positive[anchors]], distance[anchors, negative[anchors]]
+    return torch.relu(d_pos - d_neg + margin).mean()
 
 
 @dataclass(frozen=True)

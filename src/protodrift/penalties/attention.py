@@ -34,6 +34,7 @@ class Attention(Penalty):
 
     gamma: float = 0.1
     rules: ClassVar = {"gamma": number(0)}
+    needs_maps: ClassVar[bool] = True
 
     def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
         """Check that there are scores to explain and maps to explain them with."""

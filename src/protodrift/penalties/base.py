@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from .. import seeding
+from .. import distributed, seeding
 from ..config import Config
 from ..data.batches import class_balanced_batches
 from ..errors import ImportanceWarning, InputError
@@ -48,7 +48,11 @@ class TaskContext:
     seed: int
 
     def steps(self, batch_size: int = IMPORTANCE_BATCH) -> Iterator[Step]:
-        """Yield one full pass of class-balanced batches of un-augmented images."""
+        """Yield one full pass of class-balanced batches of un-augmented images.
+
+        On several ranks each gets every W-th batch, whole: what is measured must be summed over ranks
+        (`distributed.current().sum`).
+        """
         device = next(self.network.parameters()).device
         batches = class_balanced_batches(
             self.rows,
@@ -58,7 +62,11 @@ class TaskContext:
             generator=seeding.generator(self.seed, "importance batches", self.task),
         )
         mining = seeding.generator(self.seed, "importance mining", self.task)
-        for batch in batches:
+        world = distributed.current()
+        for number, batch in enumerate(batches):
+            if number % world.size != world.rank:
+                self.objective.skip(self.rows[batch], mining)  # the next batch is mined as if this one had been
+                continue
             images, rows = laid_out(self.images[batch], device), self.rows[batch].to(device)
             yield Step(self.network, images, rows, objective=self.objective, generator=mining)
 
@@ -78,6 +86,12 @@ class Penalty(Config):
 
     turns_weights: ClassVar[bool] = False
     """Whether it trains other weights than the network's own (a rotation), under the same names."""
+
+    needs_maps: ClassVar[bool] = False
+    """Whether it looks at feature maps: where a batch lies on several ranks, these are gathered then."""
+
+    asks_old_network: ClassVar[bool] = False
+    """Whether it asks for the old network's embeddings or logits of the batch."""
 
     follows_path: ClassVar[bool] = False
     """Whether `after_step` watches the training, the first task's too (then that task cannot be shared)."""
@@ -169,7 +183,10 @@ class Importance(Penalty):
 
 
 def squared_gradients(network: Embedder, losses: Iterator[torch.Tensor]) -> Tensors:
-    """Return the mean over scalar `losses` of the squared gradient of each weight, by name, on the CPU."""
+    """Return the mean over scalar `losses` of the squared gradient of each weight, by name, on the CPU.
+
+    On several ranks: the mean over the losses of all of them.
+    """
     names, weights = zip(*network.named_parameters(), strict=True)
     sums = [torch.zeros_like(weight) for weight in weights]
     count = 0
@@ -181,5 +198,11 @@ def squared_gradients(network: Embedder, losses: Iterator[torch.Tensor]) -> Tens
         for total, gradient in zip(sums, gradients, strict=True):
             if gradient is not None:
                 total += gradient.square()
+    world = distributed.current()
+    if not world.alone:
+        number = torch.tensor([count])
+        world.sum([number], "importances")
+        world.sum(sums, "importances")
+        count = int(number)
     # Plain layout, as it is after saving and loading: the layout decides the last bits of a sum.
     return {name: (total / max(count, 1)).cpu().contiguous() for name, total in zip(names, sums, strict=True)}

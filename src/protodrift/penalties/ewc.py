@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import torch
 
 from ..config import flag, number, one_of
 from .base import IMPORTANCE_BATCH, Importance, TaskContext, Tensors, squared_gradients
+from .single import mean_squared_gradients
 
 
 @dataclass(frozen=True)
@@ -42,5 +44,9 @@ class EWC(Importance):
         objective = context.objective
         if self.fisher == "batch":
             return squared_gradients(context.network, (objective.loss(step) for step in context.steps()))
+        if objective.classifies:  # an image's loss is its own: no other image of the batch has a part in it
+            # A module that torch.func cannot vectorise goes the long way.
+            with suppress(RuntimeError):
+                return {name: f / IMPORTANCE_BATCH for name, f in mean_squared_gradients(context).items()}
         single = (loss for step in context.steps() for loss in objective.single_losses(step))
         return {name: f / IMPORTANCE_BATCH for name, f in squared_gradients(context.network, single).items()}

@@ -28,6 +28,7 @@ class LwF(Penalty):
         temperature: of softmax heads; 2 as in Li and Hoiem.
     """
 
+    asks_old_network: ClassVar[bool] = True
     gamma: float = 1.0
     reading: str = "paper"
     temperature: float = 2.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch.func import functional_call, grad, vmap
 
+from .. import distributed
 from ..config import number, one_of
 from .base import Importance, TaskContext, Tensors, squared_gradients
 
@@ -64,9 +65,11 @@ def _mean_absolute_gradients(context: TaskContext) -> Tensors:
     per_image = vmap(grad(squared_norm), in_dims=(None, 0), randomness="different")
     chunk = max(1, min(64, _CHUNK_ELEMENTS // sum(weight.numel() for weight in weights.values())))
     sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    for part in context.images.split(chunk):
+    world = distributed.current()
+    for part in context.images[world.own(len(context.images))].split(chunk):
         for name, gradients in per_image(weights, part.to(device)).items():
             sums[name] += gradients.abs().sum(dim=0)
+    world.sum(list(sums.values()), "importances")
     return {name: (total / len(context.images)).cpu().contiguous() for name, total in sums.items()}
 
 

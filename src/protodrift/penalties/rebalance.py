@@ -45,6 +45,7 @@ class LessForget(_Rebalance):
             each task: the more old classes there are for each new one, the more there is to hold.
     """
 
+    asks_old_network: ClassVar[bool] = True
     gamma: float = 5.0
     rules: ClassVar = {"gamma": number(0)}
 

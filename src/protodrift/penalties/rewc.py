@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from .. import distributed
 from .base import TaskContext, Tensors
 from .ewc import EWC
 
@@ -193,12 +194,28 @@ def measure_rotations(context: TaskContext) -> Tensors:
     finally:
         for handle in watches:
             handle.remove()
+    _sum_over_ranks(covariance, layers)
     result = {}
     for name in layers:
         if f"U1:{name}" in covariance and f"U2:{name}" in covariance:
             result[f"U1:{name}"] = _axes(covariance[f"U1:{name}"]).T.contiguous()
             result[f"U2:{name}"] = _axes(covariance[f"U2:{name}"])
     return result
+
+
+def _sum_over_ranks(covariance: Tensors, layers: dict[str, nn.Linear | nn.Conv2d]) -> None:
+    """Add up what the ranks measured on their batches, in place; a rank may have had none, or no valid triplet."""
+    world = distributed.current()
+    if world.alone:
+        return
+    sizes = {f"{end}:{name}": layer.weight.shape[at] for name, layer in layers.items() for end, at in _ENDS}
+    seen = torch.tensor([float(key in covariance) for key in sizes], dtype=torch.float64)
+    parts = [covariance.get(key, torch.zeros(size, size, dtype=torch.float64)).cpu() for key, size in sizes.items()]
+    world.sum([seen, *parts], "importances")
+    covariance.update({key: part for key, part, any_rank in zip(sizes, parts, seen, strict=True) if any_rank})
+
+
+_ENDS = (("U1", 1), ("U2", 0))  # a layer's weight is (O, I, ...)
 
 
 def _layers(rotations: Tensors) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -13,6 +13,9 @@ from ..config import Config
 from ..errors import InputError
 from ..statistics import Covariance, dense
 from ..statistics import Tensors as Tensors
+
+SCORES_AT_ONCE = 2**25
+"""Scores held at once where only the best class is asked for, n x K: 256 MB of float64."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,19 @@ class View:
     logits_of_task: Callable[[int], list[torch.Tensor]] | None = None
     statistics: Tensors = field(default_factory=dict)
     counts: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def parts(self, elements: int = SCORES_AT_ONCE) -> Iterator[View]:
+        """Yield the images in parts of so few that their (n, K) scores are at most `elements`, or one image.
+
+        A view of every network is not cut: what it asks for belongs to all images.
+        """
+        size = max(1, elements // max(1, len(self.prototypes)))
+        if len(self.z) <= size or self.z_of_task is not None:
+            yield self
+            return
+        for start in range(0, len(self.z), size):
+            at = slice(start, start + size)
+            yield replace(self, z=self.z[at], logits=[part[at] for part in self.logits])
 
     def covariances(self) -> torch.Tensor:
         """Return the covariance of every class, (K, D, D).
@@ -106,5 +122,5 @@ class Readout(Config):
         """Return (N, K) scores, larger is better; a class that must not win gets -inf."""
 
     def predict(self, view: View) -> torch.Tensor:
-        """Return the row of the best class for each image, (N,)."""
-        return self.scores(view).argmax(dim=1)
+        """Return the row of the best class for each image, (N,); all (N, K) scores never exist at once."""
+        return torch.cat([self.scores(part).argmax(dim=1) for part in view.parts()])

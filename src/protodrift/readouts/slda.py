@@ -59,13 +59,27 @@ class StreamingLDA(Readout):
         means = view.prototypes.double()
         factor = torch.linalg.cholesky(self._shrunk(view.kept))  # P = L L', whitened: L^-1 z
         centre = means.mean(dim=0)
-        between = torch.linalg.solve_triangular(factor, (means - centre).T, upper=False)  # (D, K)
-        axes = torch.linalg.svd(between, full_matrices=False).U[:, : max(1, len(means) - 1)]
+        if len(means) > len(factor):  # the plane is the whole space: any axes give the same distances
+            axes = torch.eye(len(factor), dtype=factor.dtype)
+        else:
+            between = torch.linalg.solve_triangular(factor, (means - centre).T, upper=False)  # (D, K)
+            axes = torch.linalg.svd(between, full_matrices=False).U[:, : max(1, len(means) - 1)]
         project = torch.linalg.solve_triangular(factor.T, axes, upper=True)  # (D, C): z -> axes' L^-1 z
         return (view.z.double() - centre) @ project, (means - centre) @ project
 
     def scores(self, view: View) -> torch.Tensor:
         """Return the discriminants, (N, K), in float64; a class without a prototype gets -inf."""
+        return self._scores(view.z, *self._map(view))
+
+    def predict(self, view: View) -> torch.Tensor:
+        """Return the row of the best class for each image, (N,); the map is solved for once."""
+        solved = self._map(view)
+        return torch.cat([self._scores(part.z, *solved).argmax(dim=1) for part in view.parts()])
+
+    def _map(self, view: View) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         valid = torch.isfinite(view.prototypes).all(dim=1)
-        weights, bias = self.linear(torch.where(valid[:, None], view.prototypes, 0.0), view.kept)
-        return (view.z.double() @ weights + bias).masked_fill(~valid, -torch.inf)
+        return *self.linear(torch.where(valid[:, None], view.prototypes, 0.0), view.kept), valid
+
+    @staticmethod
+    def _scores(z: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+        return (z.double() @ weights + bias).masked_fill(~valid, -torch.inf)

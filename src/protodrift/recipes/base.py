@@ -49,13 +49,14 @@ class Recipe(Config):
         test_fraction: share of each class held out for testing, where the data has no test part of its own.
         validation: a share of each class's TRAINING images that is held out and stands in for the test images, which
             are not looked at: for choosing constants. None: the test images.
+        train_images, test_images: at most so many images of each class, the first ones of the data; None: all.
         network: the network.
         warmup: a training of the backbone as a classifier of the first task's classes, before the first task, or None.
         training: how metric objectives are trained.
         classifier_training: how objectives that classify are trained; None: the same.
         rows: the methods by name, in the order of the table.
         table: the paper's table whose numbers stand beside ours, such as "table5_eleven_tasks/cifar100", or "".
-        budget: "paper" or "cpu", for recipes that have both.
+        budget: "paper", "cpu" or "drift", for recipes that have several.
         mean_images: how many training images of each old class its true mean is measured on; None: all.
         notes: where the constants come from, for people who read the recipe.
     """
@@ -74,6 +75,8 @@ class Recipe(Config):
     view: str = "plain"
     test_fraction: float = 0.2
     validation: float | None = None
+    train_images: int | None = None
+    test_images: int | None = None
     network: Network = Network()
     training: Training = Training()
     classifier_training: Training | None = None
@@ -93,9 +96,16 @@ class Recipe(Config):
         "view": one_of(*VIEWS),
         "test_fraction": number(0.01, 0.9),
         "validation": optional(number(0.01, 0.9)),
+        "train_images": optional(whole(2)),
+        "test_images": optional(whole(1)),
         "mean_images": optional(whole(1)),
     }
-    added: ClassVar = frozenset({"use_classes", "view", "validation", "warmup", "budget", "mean_images", "notes"})
+    added: ClassVar = frozenset(
+        {
+            "use_classes", "view", "validation", "train_images", "test_images", "warmup", "budget", "mean_images",
+            "notes",
+        }
+    )  # fmt: skip
 
     @property
     def methods(self) -> dict[str, Method]:
@@ -137,7 +147,14 @@ class Recipe(Config):
         return replace(self.network, crop=self.size) if self.view in _CROPPED else self.network
 
     def tree(
-        self, stream: TaskStream, *, seed: int = 0, store: Store | None = None, reporter: Reporter = silent
+        self,
+        stream: TaskStream,
+        *,
+        seed: int = 0,
+        store: Store | None = None,
+        reporter: Reporter = silent,
+        device: str = "cpu",
+        ranks: int | None = None,
     ) -> Tree:
         """Return the tree of stages of this recipe for one seed."""
         return Tree(
@@ -149,8 +166,10 @@ class Recipe(Config):
             augment=self.augment,
             mean_images=self.mean_images,
             seed=seed,
+            device=device,
             store=store,
             reporter=reporter,
+            ranks=ranks,
         )
 
     def stream(self, dataset: Dataset) -> TaskStream:

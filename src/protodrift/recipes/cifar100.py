@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..drift import SDC
 from ..objectives import Triplet
-from ..penalties import MAS
+from ..penalties import MAS, LwF
 from ..stages import Network
 from ..trainer import Training, Warmup
 from .base import Recipe
@@ -50,9 +50,16 @@ WARMUP = Training(  # not in the paper; the released code has one. As is usual f
 )
 
 
+# For comparing drift estimators: small, and at a rate at which not moving the prototypes costs points.
+DRIFT_PENALTIES: Penalties = {**CPU_PENALTIES, "E-LwF": (LwF(gamma=0.1),)}
+DRIFT_TRAINING = replace(CPU_TRAINING, epochs=6, later_learning_rate=3e-5, batch_size=64)
+
+
 def eleven_tasks(budget: str = "cpu") -> Recipe:
     """Return Table 5 and Fig. 7: fifty classes, then ten tasks of five."""
-    check_budget(budget)
+    check_budget(budget, drift=True)
+    if budget == "drift":
+        return _small(eleven_tasks("cpu"))
     paper = budget == "paper"
     rows = _rows(PAPER_PENALTIES if paper else CPU_PENALTIES)
     return Recipe(
@@ -85,6 +92,21 @@ def ten_tasks(budget: str = "cpu") -> Recipe:
         first=None,
         step=None,
         table="",
+    )
+
+
+def _small(recipe: Recipe) -> Recipe:
+    """Return the budget `drift`: a hundred training and fifty test images a class, a warm-up of fifteen epochs."""
+    assert recipe.warmup is not None
+    return replace(
+        recipe,
+        rows=tuple({**frozen_rows(OBJECTIVE), **embedding_rows(OBJECTIVE, DRIFT_PENALTIES, DRIFT)}.items()),
+        train_images=100,
+        test_images=50,
+        training=DRIFT_TRAINING,
+        warmup=replace(recipe.warmup, training=replace(recipe.warmup.training, epochs=15)),
+        table="",
+        budget="drift",
     )
 
 

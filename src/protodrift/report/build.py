@@ -171,7 +171,9 @@ def sections_of(group: Group) -> tuple[list[Section], list[str]]:
     both = pairs(table)
     if both or (tasks > 2 and _with_distances(table)):
         sections.append(_distances(table, both))
-    if both:
+    if both and any(one.confusion is None for one in both[0]):
+        missing.append("Fig. 9, what is taken for what: too many classes for a matrix.")
+    elif both:
         sections.append(_confusion(both))
     else:
         missing.append("Figs. 5 and 9, with and without SDC: they need a method with SDC and the same without it.")

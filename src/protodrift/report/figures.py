@@ -174,6 +174,8 @@ def confusion_matrices(*shown: Summary) -> str:
     """Draw confusion matrices after the last task side by side (Fig. 9); hovering tells the numbers."""
     panels = []
     for one in shown:
+        if one.confusion is None:
+            raise InputError(f"{one.name}: {len(one.classes)} classes are too many for a confusion matrix.")
         right = np.trace(one.confusion) / max(1, one.confusion.sum())
         title = f"{one.name}: {100 * right:.1f} % right"
         drawing = plots.heat_map(one.confusion, one.classes, [len(task) for task in one.tasks], description=title)

@@ -63,7 +63,7 @@ def _described(one: Summary) -> dict[str, Any]:
         "tasks": [list(task) for task in one.tasks],
         **{name: {"mean": _numbers(spread.mean), "std": _numbers(spread.std)} for name, spread in spreads.items()},
         "paper_average_accuracy": _numbers(one.paper),
-        "confusion": one.confusion.tolist(),
+        "confusion": None if one.confusion is None else one.confusion.tolist(),
     }
 
 

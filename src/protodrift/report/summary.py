@@ -61,7 +61,7 @@ class Summary:
         average_accuracy, overall_accuracy, average_forgetting, new_task_accuracy, old_prototype_distance: (T,).
         prototype_distance: (T, K).
         mean_incremental_accuracy, seconds, bytes_stored: ().
-        confusion: (K, K) counts after the last task, summed over the seeds.
+        confusion: (K, K) counts after the last task, summed over the seeds; None: too many classes for a matrix.
         test_counts: test images of each task.
         paper: (T,) what the paper prints after each task, NaN where it prints nothing.
         paper_beside: what that stands beside, "average" or "overall" accuracy.
@@ -83,7 +83,7 @@ class Summary:
     mean_incremental_accuracy: Spread
     seconds: Spread
     bytes_stored: Spread
-    confusion: np.ndarray
+    confusion: np.ndarray | None
     test_counts: tuple[int, ...]
     paper: np.ndarray
     paper_beside: str = "average"
@@ -210,13 +210,16 @@ def _summary(
         raise ValueError(f"the configuration of {name!r} is not a method")
     sizes = {"T": len(tasks), "K": sum(map(len, tasks))}
     arrays: dict[str, np.ndarray] = {}
+    too_many = all(entry["confusion"] is None for entry in entries)
     for field, letters in _SHAPES.items():
+        if field == "confusion" and too_many:
+            continue
         stacked = np.array([entry[field] for entry in entries], dtype=float)
         shape = (len(entries), *(sizes[letter] for letter in letters))
         if stacked.shape != shape:
             raise ValueError(f"{field} of {name!r} has shape {stacked.shape[1:]}, not {shape[1:]}")
         arrays[field] = stacked
-    confusion = arrays.pop("confusion").sum(axis=0).astype(np.int64)
+    confusion = None if too_many else arrays.pop("confusion").sum(axis=0).astype(np.int64)
     return Summary(
         name=name,
         method_name=name,

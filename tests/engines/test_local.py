@@ -53,7 +53,7 @@ def die(reporter):
 def test_a_worker_that_dies_is_reported(recipe):
     tree = recipe.tree(recipe.stream(runs.load_data(recipe, None)))
     with pytest.raises(RunError, match="worker process died"):
-        engines.compute_stages(die, tree, recipe.methods, jobs=2, reporter=LineReporter())
+        engines.compute_stages(die, tree, recipe.methods, engine=engines.LocalEngine(2), reporter=LineReporter())
 
 
 def test_a_worker_has_the_threads_of_the_run(recipe, tmp_path):

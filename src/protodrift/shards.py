@@ -1,0 +1,466 @@
+"""Embeddings of a task that do not fit in memory: files of a fixed size on disk, memory-mapped, read once.
+
+    task2.shards/
+      manifest.json       what it holds; for each shard its rows, and size and sha256 of each of its files
+      000000.z_old.npy    (n, D) through the network before the task
+      000000.z_new.npy    (n, D) the same images through the network after it
+      000000.rows.npy     (n,) int64: their classes, positions in the manifest's `classes`
+
+    with ShardWriter("task2.shards", 512, classes=labels) as writer:
+        for ...: writer.write(rows, z_old=z_old, z_new=z_new)
+    new, report = update_from_shards(old, Shards("task2.shards"), SDC(0.3), task=2)
+
+Prototypes and drift are sums over images (`drift.sharded`), so one pass over the shards gives both. It holds one shard
+of the embeddings, and O(K D) for K prototypes: how many images there are does not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from .data.dataset import Examples
+from .drift.base import FittedDrift, check_prototypes
+from .drift.compensate import DriftReport, compensate
+from .drift.sdc import SDC, KernelSums
+from .drift.sharded import DriftSums, MeanSums
+from .errors import InputError, ModelFileError
+from .labels import Label
+from .networks.embedder import Embedder, embed
+from .prototypes import Prototypes
+from .saving import packed_manifest, replace_file, sync_directory
+
+FORMAT = "protodrift-shards"
+FORMAT_VERSION = 1
+
+SHARD_BYTES = 32 * 2**20
+"""Of one file of a shard; a writer and a reader hold one shard each."""
+
+PROTOTYPE_BLOCK = 2048
+"""Prototypes whose kernel weights are held at once. `kernel_sums` takes 2^22 weights: with all of 100,000 prototypes
+that would be 42 images, and adding (K, D) sums for every 42 images would cost more than the weights."""
+
+_FLOATS = ("float16", "float32", "float64")
+
+
+class ShardWriter:
+    """Writes embeddings in shards; the directory has its name only when it is whole.
+
+    Use it in a `with` block: left by an error or Ctrl-C, it leaves nothing.
+
+    Args:
+        path: the directory to make; it must not be there.
+        width: D.
+        names: which embeddings of each image are written.
+        classes: the labels that `rows` count; empty: not said.
+        dtype: of the files: "float16", "float32" or "float64".
+        rows_per_shard: images of a shard; None: as many as make `SHARD_BYTES`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        width: int,
+        *,
+        names: Sequence[str] = ("z_old", "z_new"),
+        classes: Sequence[Label] = (),
+        dtype: str = "float32",
+        rows_per_shard: int | None = None,
+    ) -> None:
+        self.path = Path(path)
+        if dtype not in _FLOATS:
+            raise InputError(f"dtype={dtype!r}: embeddings are written as {', '.join(_FLOATS)}.")
+        if self.path.exists():
+            raise InputError(f"{self.path} is already there. Name another directory, or remove it first.")
+        size = rows_per_shard or max(1, SHARD_BYTES // (width * np.dtype(dtype).itemsize))
+        self.width, self.names, self.classes, self.dtype = width, tuple(names), tuple(classes), dtype
+        self._draft = self.path.with_name(f".new-{self.path.name}")
+        self._shards: list[dict[str, Any]] = []
+        self._held = {name: np.empty((size, width), dtype) for name in self.names}
+        self._rows = np.empty(size, np.int64)
+        self._filled = 0
+
+    def __enter__(self) -> ShardWriter:
+        if self._draft.exists():  # of a process that was killed
+            shutil.rmtree(self._draft)
+        self._draft.mkdir(parents=True)
+        return self
+
+    def write(self, rows: torch.Tensor, **embeddings: torch.Tensor) -> None:
+        """Append n images: rows (n,), and for each of `names` (n, D)."""
+        if set(embeddings) != set(self.names):
+            raise InputError(f"this writer takes {', '.join(self.names)}; got {', '.join(embeddings) or 'nothing'}.")
+        for name, z in embeddings.items():
+            if z.ndim != 2 or z.shape != (len(rows), self.width):
+                raise InputError(f"{name} must be ({len(rows)}, {self.width}), got {tuple(z.shape)}.")
+            if not bool(torch.isfinite(z).all()):
+                raise InputError(f"{name} has NaN or infinite numbers: prototypes made from it would have them too.")
+        if len(rows) and (int(rows.min()) < 0 or (self.classes and int(rows.max()) >= len(self.classes))):
+            raise InputError(f"rows must lie in 0..{len(self.classes) - 1}, the positions in `classes`.")
+        start, count = 0, len(rows)
+        while start < count:
+            take = min(count - start, len(self._rows) - self._filled)
+            at = slice(self._filled, self._filled + take)
+            self._rows[at] = rows[start : start + take].numpy()
+            for name, z in embeddings.items():
+                self._held[name][at] = z[start : start + take].numpy()
+            self._filled += take
+            start += take
+            if self._filled == len(self._rows):
+                self._flush()
+
+    def _flush(self) -> None:
+        files = {}
+        for name, array in {"rows": self._rows, **self._held}.items():
+            file = self._draft / f"{len(self._shards):06d}.{name}.npy"
+            with open(file, "wb") as opened:
+                digest = _Hashing(opened)
+                np.lib.format.write_array(digest, np.ascontiguousarray(array[: self._filled]), allow_pickle=False)
+                opened.flush()
+                os.fsync(opened.fileno())
+            files[name] = {"name": file.name, "bytes": digest.bytes, "sha256": digest.hexdigest}
+        self._shards.append({"count": self._filled, "files": files})
+        self._filled = 0
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            shutil.rmtree(self._draft, ignore_errors=True)
+
+    def _finish(self) -> None:
+        if self._filled:
+            self._flush()
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "count": sum(shard["count"] for shard in self._shards),
+            "width": self.width,
+            "dtype": self.dtype,
+            "names": list(self.names),
+            "classes": list(self.classes),
+            "shards": self._shards,
+        }
+        manifest["checksum"] = _checksum(manifest)
+        replace_file(self._draft / "manifest.json", packed_manifest(manifest))
+        sync_directory(self._draft)
+        os.rename(self._draft, self.path)
+        sync_directory(self.path.parent)
+
+
+class _Hashing:
+    """A file that hashes what is written to it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._digest, self.bytes = file, hashlib.sha256(), 0
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        self.bytes += memoryview(data).nbytes
+        self._file.write(data)
+        return memoryview(data).nbytes
+
+    @property
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some consecutive images of a shard.
+
+    Attributes:
+        rows: (n,) long, their classes.
+        embeddings: by name, (n, D); at least float32.
+    """
+
+    rows: torch.Tensor
+    embeddings: dict[str, torch.Tensor]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.embeddings[name]
+
+
+class Shards:
+    """Embeddings on disk, made by `ShardWriter`; can be read again and again, and cut into parts.
+
+    Args:
+        path: the directory.
+        check: whether the sha256 of every file is compared before it is used.
+
+    Raises:
+        ModelFileError: if it is not there, of another format, or damaged.
+    """
+
+    def __init__(self, path: str | Path, *, check: bool = True) -> None:
+        self.path, self.check = Path(path), check
+        file = self.path / "manifest.json"
+        try:
+            manifest = json.loads(file.read_bytes())
+            checksum = manifest.pop("checksum")
+            known = manifest["format"] == FORMAT
+        except FileNotFoundError:
+            raise ModelFileError(f"{file} is not there: {self.path} holds no shards.") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelFileError(f"{file} cannot be read ({error}). Write the shards again.") from None
+        if not known or manifest.get("format_version") != FORMAT_VERSION:
+            raise ModelFileError(
+                f"{file} says {manifest.get('format')!r}, version {manifest.get('format_version')!r}; this protodrift "
+                f"reads {FORMAT!r}, version {FORMAT_VERSION}."
+            )
+        if checksum != _checksum(manifest):
+            raise ModelFileError(f"{file} does not match its checksum: it was changed. Write the shards again.")
+        self.width, self.dtype = int(manifest["width"]), str(manifest["dtype"])
+        self.names, self.classes = tuple(manifest["names"]), tuple(manifest["classes"])
+        self._shards: list[dict[str, Any]] = manifest["shards"]
+
+    @property
+    def count(self) -> int:
+        """N, the images of these shards."""
+        return sum(shard["count"] for shard in self._shards)
+
+    def __len__(self) -> int:
+        """Return how many shards there are."""
+        return len(self._shards)
+
+    def part(self, index: int, of: int) -> Shards:
+        """Return every `of`-th shard from `index` on: the share of one of `of` workers; it may be empty."""
+        if not 0 <= index < of:
+            raise InputError(f"part {index} of {of} is not there: parts are counted from 0.")
+        some = object.__new__(Shards)
+        some.__dict__.update(self.__dict__)
+        some._shards = self._shards[index::of]
+        return some
+
+    def pieces(self, *names: str, rows: int | None = None) -> Iterator[Piece]:
+        """Yield the images in order, a shard or at most `rows` of it at a time.
+
+        Args:
+            names: which embeddings; none named: all.
+            rows: images of a piece; None: a whole shard.
+        """
+        wanted = names or self.names
+        for name in wanted:
+            if name not in self.names:
+                raise InputError(f"{self.path} holds {', '.join(self.names)}; it has no {name!r}.")
+        for shard in self._shards:
+            maps = {name: self._map(shard, name) for name in ("rows", *wanted)}
+            step = rows or shard["count"]
+            for start in range(0, shard["count"], step):
+                cut = {name: np.array(array[start : start + step]) for name, array in maps.items()}
+                classes = torch.from_numpy(cut.pop("rows"))
+                yield Piece(classes, {name: _at_least_float32(array) for name, array in cut.items()})
+
+    def _map(self, shard: Mapping[str, Any], name: str) -> np.ndarray:
+        facts = shard["files"][name]
+        file = self.path / facts["name"]
+        try:
+            if file.stat().st_size != facts["bytes"]:
+                raise ModelFileError(f"{file} has {file.stat().st_size} bytes, not {facts['bytes']}: it is damaged.")
+            if self.check and _sha256(file) != facts["sha256"]:
+                raise ModelFileError(f"{file} does not match its sha256: it is damaged. Write the shards again.")
+            array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise ModelFileError(f"{file} is missing. Write the shards again.") from None
+        except (OSError, ValueError, EOFError) as error:
+            raise ModelFileError(f"{file} cannot be read ({error}). Write the shards again.") from None
+        wanted = (shard["count"],) if name == "rows" else (shard["count"], self.width)
+        if array.shape != wanted:
+            raise ModelFileError(f"{file} holds an array of {array.shape}, not {wanted}. Write the shards again.")
+        return array
+
+
+def embed_to_shards(
+    path: str | Path,
+    examples: Examples,
+    classes: Sequence[Label],
+    network_new: Embedder,
+    network_old: Embedder | None = None,
+    *,
+    at_once: int = 4096,
+) -> Shards:
+    """Embed the images of a task straight into shards; row i is example i.
+
+    Args:
+        path: the directory to make.
+        examples: D^t.
+        classes: C^t, in the order of the prototypes to be made.
+        network_new: the network after the task.
+        network_old: the one before it; None: only `z_new` is written.
+        at_once: images whose embeddings are held before they are written.
+    """
+    networks = {"z_new": network_new} if network_old is None else {"z_old": network_old, "z_new": network_new}
+    rows = examples.rows_of(classes)
+    with ShardWriter(path, network_new.embedding_dim, names=tuple(networks), classes=classes) as writer:
+        for start in range(0, len(examples), at_once):
+            images = examples.images[start : start + at_once]
+            found = {name: embed(network, images) for name, network in networks.items()}
+            writer.write(rows[start : start + at_once], **found)
+    return Shards(path, check=False)
+
+
+@dataclass
+class Sweep:
+    """What one pass over embeddings sums up: class sums for new prototypes, kernel sums for old ones; both mergeable.
+
+    Attributes:
+        means: of the classes in the pass.
+        drifts: of the old prototypes, a block of them each.
+    """
+
+    means: MeanSums
+    drifts: tuple[DriftSums, ...]
+
+    @staticmethod
+    def of(
+        count: int, width: int, prototypes: torch.Tensor | None = None, sigma: float = 0.3, dtype: Any = None
+    ) -> Sweep:
+        """Begin a pass.
+
+        Args:
+            count: K_new, the classes that the rows count.
+            width: D.
+            prototypes: (K_old, D) old prototypes whose drift is wanted, or None.
+            sigma: of SDC.
+            dtype: in which kernel weights are computed; None: float32, as in memory. Pieces are added up in float64.
+        """
+        drifts: tuple[DriftSums, ...] = ()
+        if prototypes is not None:
+            check_prototypes(prototypes, width)
+            drifts = tuple(
+                DriftSums(block, sigma, dtype=dtype or torch.float32, sums=KernelSums.empty(*block.shape))
+                for block in prototypes.split(PROTOTYPE_BLOCK)
+                if len(block)
+            )
+        return Sweep(MeanSums.empty(count, width), drifts)
+
+    def add(self, rows: torch.Tensor, z_new: torch.Tensor, z_old: torch.Tensor | None = None) -> Sweep:
+        """Add a piece, in place: rows (n,), embeddings (n, D); z_old is needed where drift is. Returns itself."""
+        self.means.add(z_new, rows)
+        for block in self.drifts:
+            if z_old is None:
+                raise InputError("drift is measured from pairs: z_old is missing. Write z_old beside z_new.")
+            block.add(z_old, z_new)
+        return self
+
+    def merge(self, other: Sweep) -> Sweep:
+        """Return the sums over both passes: of other shards, the same prototypes."""
+        both = zip(self.drifts, other.drifts, strict=True)
+        return Sweep(self.means.merge(other.means), tuple(mine.merge(theirs) for mine, theirs in both))
+
+    def moved(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the old prototypes moved, (K_old, D) (Eq. 13), and `effective_samples`."""
+        parts = [block.finish() for block in self.drifts]
+        effective = [values["effective_samples"] for _, values in parts]
+        return torch.cat([means for means, _ in parts]), {"effective_samples": torch.cat(effective)}
+
+
+def sweep(shards: Shards, prototypes: torch.Tensor | None = None, sigma: float = 0.3, *, dtype: Any = None) -> Sweep:
+    """Go once over shards: class sums of `z_new`, and the kernel sums of SDC for (K, D) old prototypes if given."""
+    if not shards.classes:
+        raise InputError(f"{shards.path} does not say which classes its rows are. Write it with classes=....")
+    names = ("z_new",) if prototypes is None or not len(prototypes) else ("z_new", "z_old")
+    whole = Sweep.of(len(shards.classes), shards.width, prototypes if len(names) > 1 else None, sigma, dtype)
+    for piece in shards.pieces(*names):
+        whole.add(piece.rows, piece["z_new"], piece.embeddings.get("z_old"))
+    return whole
+
+
+def update_from_shards(
+    old: Prototypes | None, shards: Shards, drift: SDC | None, *, task: int, dtype: Any = None
+) -> tuple[Prototypes, DriftReport]:
+    """Return all prototypes after a task in one pass: as `evolution.update_prototypes`, from shards.
+
+    Args:
+        old: the prototypes before the task, or None.
+        shards: `z_new`, and `z_old` where drift is measured, of the task's images; with `classes`.
+        drift: SDC, or None: old prototypes stay. Other estimators need all pairs at once.
+        task: t, counted from 1.
+        dtype: as for `Sweep.of`.
+    """
+    if drift is not None and not isinstance(drift, SDC):
+        raise InputError(f"{drift} cannot be measured in one pass over shards; SDC can. Use SDC(), or fewer images.")
+    moving = old is not None and drift is not None and len(old) > 0
+    whole = sweep(shards, old.means if old is not None and moving else None, drift.sigma if drift else 0.3, dtype=dtype)
+    means, counts = whole.means.finish(), whole.means.counts
+    if not bool(counts.all()):
+        missing = shards.classes[int((counts == 0).int().argmax())]
+        raise InputError(f"{shards.path} lists class {missing!r} and has no image of it. Leave it out of classes=....")
+    computed = Prototypes(shards.classes, means, counts, torch.full((len(counts),), task))
+    if old is None:
+        return computed, DriftReport((), means[:0], means[:0])
+    moved, report = compensate(old, _Known(*whole.moved()) if moving else None)
+    return Prototypes.joined(moved, computed), report
+
+
+@dataclass(frozen=True)
+class _Known(FittedDrift):
+    """Prototypes that were moved already."""
+
+    after: torch.Tensor
+    values: dict[str, torch.Tensor]
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return self.after, self.values
+
+
+@dataclass(frozen=True)
+class ShardedSDC(FittedDrift):
+    """SDC whose vector field lies in shards, or in any source of pieces that can be read again.
+
+        fitted = ShardedSDC(SDC(0.3), Shards("task2.shards"))
+        fitted.transport(prototypes)         # one pass over the shards
+
+    Attributes:
+        config: sigma.
+        pairs: `Shards`, or pieces (z_old, z_new), (n, D) each; a generator can be asked once.
+        dtype: as for `Sweep.of`.
+    """
+
+    config: SDC
+    pairs: Shards | Iterable[tuple[torch.Tensor, torch.Tensor]]
+    dtype: Any = None
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return mu + Delta (Eq. 13), and the `effective_samples` behind each prototype's Delta."""
+        if not len(prototypes):
+            return prototypes, {"effective_samples": prototypes.new_zeros(0)}
+        whole = Sweep.of(0, prototypes.shape[1], prototypes, self.config.sigma, self.dtype)
+        pairs = self.pairs
+        if isinstance(pairs, Shards):
+            pairs = ((piece["z_old"], piece["z_new"]) for piece in pairs.pieces("z_old", "z_new"))
+        for z_old, z_new in pairs:
+            for block in whole.drifts:
+                block.add(z_old, z_new)
+        return whole.moved()
+
+
+def _at_least_float32(array: np.ndarray) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.float() if tensor.dtype == torch.float16 else tensor
+
+
+def _sha256(file: Path) -> str:
+    digest, buffer = hashlib.sha256(), bytearray(2**20)
+    with open(file, "rb", buffering=0) as opened:
+        while read := opened.readinto(buffer):
+            digest.update(memoryview(buffer)[:read])
+    return digest.hexdigest()
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -1,0 +1,270 @@
+"""What one rank does in these tests. Run as `python program.py OUT SCENARIO...`; writes OUT/<size>-<rank>.pt."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import warnings
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from protodrift import SDC, IncrementalClassifier, distributed, trainer
+from protodrift.data import load_digits
+from protodrift.data.arrays import InputSpec
+from protodrift.data.dataset import Examples
+from protodrift.data.transforms import CropFlip
+from protodrift.distributed.batches import check_agreement
+from protodrift.distributed.passes import merged_drift, merged_means
+from protodrift.distributed.world import World
+from protodrift.drift import DriftSums, MeanSums, Ridge
+from protodrift.errors import InputError, ProtodriftError, RunError
+from protodrift.methods import METHODS, Method, Schedule
+from protodrift.networks.build import build_embedder, embedding_options
+from protodrift.objectives import Triplet
+from protodrift.penalties import EWC, MAS, TaskContext, rewc
+from protodrift.trainer import Trained, Training
+
+STEPS = 20
+CLASSES = 4
+
+
+class WithDropout(nn.Module):
+    """A backbone of the user's, with batch norm and dropout of vectors and of maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6, momentum=None), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(),
+            nn.Linear(6 * 64, 24), nn.BatchNorm1d(24, affine=False), nn.Dropout(0.3), nn.ReLU(),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def rows_of_digits(classes: list[int], count: int = 30) -> Examples:
+    digits = load_digits().train.of_classes(classes)
+    keep = torch.cat([torch.tensor([i for i, y in enumerate(digits.labels) if y == c][:count]) for c in classes])
+    return digits.at(keep)
+
+
+def in_colour(examples: Examples) -> Examples:
+    """Three channels, so that there is something to mirror and crop."""
+    x = examples.images.float()
+    return Examples(torch.cat([x, x.flip(2), x.flip(3)], dim=1), examples.labels)
+
+
+@contextlib.contextmanager
+def watched(found: dict[str, torch.Tensor], name: str):
+    """Keep gradients and weights of every step; stop after STEPS of them."""
+    plain = trainer._Run.step
+    number = 0
+
+    def step(self, step):
+        nonlocal number
+        result = plain(self, step)
+        number += 1
+        if number <= STEPS:
+            found[f"{name}/{number}/loss"] = torch.tensor(result, dtype=torch.float64)
+            for key, weight in self.network.named_parameters():
+                found[f"{name}/{number}/weight/{key}"] = weight.detach().clone()
+                if weight.grad is not None:
+                    found[f"{name}/{number}/gradient/{key}"] = weight.grad.clone()
+            for key, value in self.network.named_buffers():
+                found[f"{name}/{number}/buffer/{key}"] = value.clone()
+        return result
+
+    trainer._Run.step = step
+    try:
+        yield
+    finally:
+        trainer._Run.step = plain
+
+
+def train(
+    found: dict[str, torch.Tensor],
+    name: str,
+    method: Method,
+    *,
+    colour: bool = False,
+    batch: int = 30,
+    images: int = 30,
+    epochs: int = 7,
+) -> None:
+    """Two tasks in float64: every step of both is kept, and what penalties keep after each."""
+    first, second = rows_of_digits([0, 1, 2, 3], images), rows_of_digits([4, 5, 6], images)
+    backbone: str | nn.Module = "convnet"
+    if colour:
+        torch.manual_seed(1)
+        first, second, backbone = in_colour(first), in_colour(second), WithDropout()
+    spec = InputSpec(tuple(first.images.shape[1:]), "free", 0.0, float(first.images.max()))
+    network = build_embedder(backbone, spec, **embedding_options(method.objective, 16, True), seed=3)
+    network.standardise.fit(first.images)
+    training = Training(epochs=epochs, learning_rate=1e-3, batch_size=batch, images_per_class=5)
+    trained = Trained(network.double().eval())
+    augment = CropFlip(pad=1) if colour else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for task, data in enumerate((first, second), 1):
+            with watched(found, f"{name}/task{task}"):
+                trained = trainer.advance(
+                    trained, data, task=task, method=method, training=training, augment=augment, seed=5
+                )
+            for number, kept in enumerate(trained.kept):
+                for key, value in kept.items():
+                    if not key.startswith(("U1:", "U2:")):
+                        found[f"{name}/kept{task}/{number}/{key}"] = value
+            if trained.memory is not None:
+                found[f"{name}/memory{task}"] = trained.memory.images.double()
+
+
+def sums(found: dict[str, torch.Tensor], world: World) -> None:
+    """What ranks send each other: shares of any size, also empty ones; prototypes and SDC from shares."""
+    g = torch.Generator().manual_seed(0)
+    for count in (0, 1, 5, 8):
+        rows = torch.randn(count, 3, generator=g)
+        found[f"sums/gathered{count}"] = world.gather(rows[world.own(count)], count, "test")
+        found[f"sums/expected{count}"] = rows
+        found[f"sums/on first{count}"] = world.gather_on_first(rows[world.own(count)], count, "test")
+    parts = [torch.full((2, 2), float(world.rank + 1)), torch.tensor([float(world.rank)])]
+    world.sum(parts, "test")
+    found["sums/summed"] = torch.cat([part.flatten() for part in parts])
+    data, files = world.on_first(lambda: ({"epoch": 3}, {"a": {"x": torch.arange(3), "none": torch.empty(0, 2)}}))
+    found["sums/sent"] = files["a"]["x"] * data["epoch"]
+    found["sums/nothing"] = files["a"]["none"]
+    prototypes = torch.randn(4, 5, generator=g)
+    for count in (1, 60):  # of one image, all ranks but one have none
+        z_old = torch.randn(count, 5, generator=g)
+        z_new, rows = z_old + torch.randn(count, 5, generator=g), torch.randint(3, (count,), generator=g)
+        z_old[: count // 2] += 500  # on the first ranks all weights underflow beside the others'
+        own = world.own(count)
+        moved, diagnostics = merged_drift(world, DriftSums(prototypes, 0.3).add(z_old[own], z_new[own])).finish()
+        found[f"sums/moved{count}"], found[f"sums/samples{count}"] = moved, diagnostics["effective_samples"]
+        means = merged_means(world, MeanSums.empty(3, 5).add(z_new[own], rows[own]))
+        found[f"sums/means{count}"], found[f"sums/counts{count}"] = means.finish(), means.counts
+
+
+def rotations(found: dict[str, torch.Tensor], world: World) -> None:
+    """What R-EWC measures its axes from. The axes themselves turn freely where eigenvalues are equal."""
+    data = rows_of_digits([0, 1, 2])
+    spec = InputSpec(tuple(data.images.shape[1:]), "free", 0.0, float(data.images.max()))
+    network = build_embedder("convnet", spec, embedding_dim=16, seed=3)
+    network.standardise.fit(data.images)
+    context = TaskContext(network.double().eval(), Triplet(), data.images, data.rows_of((0, 1, 2)), 1, 5)
+    plain, rewc._axes = rewc._axes, lambda covariance: covariance
+    try:
+        for name, covariance in rewc.measure_rotations(context).items():
+            found[f"rotations/{name}"] = covariance / covariance.trace()
+    finally:
+        rewc._axes = plain
+
+
+def refusals(found: dict[str, torch.Tensor], world: World) -> None:
+    """Errors that all ranks must meet, whoever made them."""
+
+    def full_disk() -> None:
+        raise RunError("the disk is full")
+
+    def different() -> None:
+        world.agree("the photos", f"photos {world.rank}")
+
+    def other_weights() -> None:
+        check_agreement(world, nn.Linear(2, 2))  # drawn from an unseeded generator
+
+    torch.manual_seed(world.rank)
+    for name, call in (("disk", lambda: world.on_first(full_disk)), ("data", different), ("weights", other_weights)):
+        try:
+            call()
+        except RunError as error:
+            found[f"refusals/{name}"] = torch.tensor(list(str(error).encode()))
+
+
+def lesson(found: dict[str, torch.Tensor], world: World) -> None:
+    """A classifier that learns two tasks: prototypes, drift and calibration from shares."""
+    torch.manual_seed(world.rank)  # the ranks' own backbones begin with different weights: the first one's count
+    for name, drift in (("sdc", SDC(0.3)), ("ridge", Ridge())):
+        training = Training(epochs=1, learning_rate=1e-4, batch_size=30, images_per_class=5)
+        clf = IncrementalClassifier("convnet", embedding_dim=16, drift=drift, training=training, held_out=0.2)
+        before = world.sent["passes"]
+        for classes in ([0, 1, 2], [3, 4]):
+            data = rows_of_digits(classes)
+            clf.partial_fit(data.images, data.labels)
+        found[f"lesson/{name}/prototypes"] = clf.state_.prototypes.means
+        found[f"lesson/{name}/counts"] = clf.state_.prototypes.counts
+        found[f"lesson/{name}/drift"] = clf.drift_.vectors
+        found[f"lesson/{name}/quantiles"] = clf.state_.calibration.quantiles
+        found[f"lesson/{name}/sent"] = torch.tensor(world.sent["passes"] - before)
+    own = IncrementalClassifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), training=Training(epochs=0))
+    own.partial_fit(data.images, data.labels)
+    found["lesson/own/prototypes"] = own.state_.prototypes.means
+
+
+def diverge(found: dict[str, torch.Tensor], world: World) -> None:
+    """One rank meets an error that the others do not."""
+    if world.rank == 1:
+        raise InputError("photos/ is not there")
+    world.wait()
+
+
+def hangs(found: dict[str, torch.Tensor], world: World) -> None:
+    """One rank does not come to a step."""
+    if world.rank == 1:
+        time.sleep(300)
+    world.sum([torch.zeros(1)], "test", hurry=True)
+
+
+def blows_up(found: dict[str, torch.Tensor], world: World) -> None:
+    """All ranks meet the same error at the same time."""
+    data = rows_of_digits([0, 1, 2])
+    training = Training(epochs=3, learning_rate=1e30, batch_size=30, optimizer="sgd")
+    IncrementalClassifier("convnet", training=training).partial_fit(data.images, data.labels)
+
+
+MOVING = Schedule(batch_norm="train")
+
+TRAININGS = {
+    "E-FT": (METHODS["E-FT"], {}),
+    "uneven": (replace(METHODS["E-LwF"], schedule=MOVING), {"batch": 23}),
+    "views and dropout": (replace(METHODS["E-LwF"], schedule=MOVING), {"colour": True}),
+    "tiny": (replace(METHODS["E-LwF"], schedule=MOVING), {"batch": 4, "images": 3, "epochs": 14, "colour": True}),
+    "E-EWC": (replace(METHODS["E-EWC"], penalty=EWC(gamma=1e3)), {}),
+    "single Fisher": (Method(penalty=EWC(gamma=1e3, fisher="single")), {}),
+    "E-MAS": (replace(METHODS["E-MAS"], penalty=MAS(gamma=10.0)), {}),
+    "released MAS": (Method(penalty=MAS(gamma=1e-3, reading="released")), {}),
+    "E-SI": (METHODS["E-SI"], {}),
+    "batch-hard": (Method(objective=Triplet(mining="semi-hard"), schedule=MOVING), {}),
+    "LwF": (METHODS["LwF"], {}),
+    "EWC": (METHODS["EWC"], {}),
+    "LwM": (METHODS["LwM"], {}),
+    "iCaRL-NME": (METHODS["iCaRL-NME"], {}),
+    "Rebalance": (METHODS["Rebalance"], {}),
+    "Joint": (METHODS["Joint"], {}),
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    out, *scenarios = sys.argv[1:]
+    found: dict[str, torch.Tensor] = {}
+    if "hangs" in scenarios:
+        distributed.world.STEP_TIMEOUT = timedelta(seconds=5)
+    with distributed.joined() as world:
+        for scenario in scenarios:
+            if scenario in TRAININGS:
+                method, options = TRAININGS[scenario]
+                train(found, scenario, method, **options)
+            else:
+                globals()[scenario](found, world)
+    torch.save(found, Path(out) / f"{world.size}-{world.rank}.pt")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ProtodriftError as error:
+        sys.exit(f"error: {error}")

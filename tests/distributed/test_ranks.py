@@ -1,0 +1,126 @@
+"""Two ranks on this machine against one process. The long comparisons are in tests/slow/test_distributed.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from protodrift.distributed import ALONE, World, current, joined, launched
+
+HERE = Path(__file__).parent
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(f"distributed_{name}", HERE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ranks, program = load("ranks"), load("program")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What two ranks found."""
+    out = tmp_path_factory.mktemp("two")
+    return ranks.run(2, out, "sums", "refusals", "lesson", "uneven", "views and dropout")
+
+
+@pytest.fixture(scope="module")
+def one():
+    """What this process finds alone."""
+    found = {}
+    with torch.random.fork_rng():
+        program.sums(found, ALONE)
+        program.lesson(found, ALONE)
+        for name in ("uneven", "views and dropout"):
+            method, options = program.TRAININGS[name]
+            program.train(found, name, method, **options)
+    return found
+
+
+@pytest.mark.parametrize("scenario", ["uneven", "views and dropout"])
+def test_every_step_in_float64_is_that_of_one_process(one, two, scenario):
+    """Loss, weights, gradients and batch norm's statistics of 20 steps of both tasks, on both ranks."""
+    names = [name for name in one if name.startswith(f"{scenario}/")]
+    for task in (1, 2):
+        assert any(name.startswith(f"{scenario}/task{task}/{program.STEPS}/gradient/") for name in names)
+    for name in names:
+        for rank in range(2):
+            torch.testing.assert_close(two[f"{rank}/{name}"], one[name], rtol=0, atol=1e-8, msg=f"{rank}/{name}")
+
+
+def test_shares_of_any_size_are_gathered_in_order(two):
+    for count in (0, 1, 5, 8):
+        for rank in range(2):
+            assert torch.equal(two[f"{rank}/sums/gathered{count}"], two[f"{rank}/sums/expected{count}"])
+        assert torch.equal(two[f"0/sums/on first{count}"], two[f"0/sums/expected{count}"])
+        assert two[f"1/sums/on first{count}"].shape == (0, 3)
+    assert World(0, 2).own(5) == slice(0, 2)
+    assert World(1, 2).own(5) == slice(2, 5)
+
+
+def test_sums_and_what_the_first_rank_has_reach_every_rank(two):
+    for rank in range(2):
+        assert two[f"{rank}/sums/summed"].tolist() == [3.0] * 4 + [1.0]
+        assert two[f"{rank}/sums/sent"].tolist() == [0, 3, 6]
+        assert two[f"{rank}/sums/nothing"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_prototypes_and_sdc_of_shares_are_those_of_the_whole(one, two, count):
+    for name in ("moved", "samples", "means", "counts"):
+        for rank in range(2):
+            whole = one[f"sums/{name}{count}"]
+            torch.testing.assert_close(two[f"{rank}/sums/{name}{count}"], whole, rtol=0, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["sdc", "ridge"])
+def test_a_classifier_learns_the_same_from_shares(one, two, name):
+    for rank in range(2):
+        for part in ("prototypes", "drift", "quantiles"):
+            whole = one[f"lesson/{name}/{part}"]
+            torch.testing.assert_close(two[f"{rank}/lesson/{name}/{part}"], whole, rtol=1e-2, atol=2e-3)
+        assert torch.equal(two[f"{rank}/lesson/{name}/counts"], one[f"lesson/{name}/counts"])
+        assert torch.equal(two[f"{rank}/lesson/{name}/prototypes"], two[f"0/lesson/{name}/prototypes"])
+
+
+def test_embeddings_stay_where_they_are_unless_an_estimator_needs_them(two):
+    """Before and after both tasks: 45 and 30 images a rank, 16 numbers of 4 bytes. SDC sends sums and scores."""
+    assert int(two["0/lesson/ridge/sent"]) == (2 * 45 + 2 * 30) * 16 * 4
+    assert int(two["0/lesson/sdc/sent"]) < int(two["0/lesson/ridge/sent"]) / 2
+
+
+def test_weights_of_a_module_of_the_users_are_the_first_ranks(two):
+    assert torch.equal(two["0/lesson/own/prototypes"], two["1/lesson/own/prototypes"])
+
+
+def test_errors_reach_every_rank(two):
+    said = {name: [bytes(two[f"{r}/refusals/{name}"].tolist()).decode() for r in range(2)] for name in
+            ("disk", "data", "weights")}  # fmt: skip
+    assert said["disk"] == ["the disk is full"] * 2
+    assert said["data"][0] == said["data"][1]
+    assert said["data"][0].startswith("the photos of rank 1 differ from those of rank 0.")
+    assert "the ranks do not have the same weights any more: weight and 1 others differ." in said["weights"][1]
+
+
+def test_a_plain_process_is_a_world_of_one(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    assert not launched()
+    with joined() as world:
+        assert world is ALONE
+    assert (current().rank, current().size, current().is_first) == (0, 1, True)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert not launched()
+
+
+def test_help_does_not_import_torch():
+    code = "import sys; from protodrift.cli import parser; parser(); assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
