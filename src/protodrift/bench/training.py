@@ -15,6 +15,7 @@ Seconds are those of the epochs: what is done once a task (copying the network, 
 from __future__ import annotations
 
 import copy
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -259,12 +260,33 @@ def best_side(work: Work) -> Side:
 def why_no_avalanche() -> str:
     """Return why Avalanche cannot be compared with, or "" if it can."""
     try:
+        import_torchvision()
         import_module("avalanche.training.supervised")
     except ImportError as error:
         return f"Avalanche is not installed ({error}); `pip install avalanche-lib`, for this comparison only."
     except Exception as error:  # torchvision beside another build of torch: RuntimeError and more
         return f"Avalanche is installed and cannot be imported: {str(error).splitlines()[0]}"
     return ""
+
+
+_DECLARED: list[torch.library.Library] = []
+
+
+def import_torchvision() -> None:
+    """Import torchvision, which Avalanche imports, also where its compiled part belongs to another build of torch.
+
+    Its Python part then only misses that two operators are declared. Nobody calls them here: images are tensors.
+    """
+    try:
+        import_module("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _DECLARED.append(library)  # they are gone with it
+        import_module("torchvision")
 
 
 class AllTriplets(nn.Module):
@@ -283,6 +305,7 @@ class AllTriplets(nn.Module):
 
 def avalanche_side(work: Work) -> Side:
     """Return Avalanche's naive strategy as a side: one experience, EPOCHS epochs, nothing logged."""
+    import_torchvision()
     plugins: Any = import_module("avalanche.training.plugins")
     scenarios: Any = import_module("avalanche.benchmarks.scenarios.dataset_scenario")
     datasets: Any = import_module("avalanche.benchmarks.utils")
