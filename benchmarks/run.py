@@ -3,16 +3,13 @@
     make bench                                  about a quarter of an hour on two cores; nothing else should run
     python benchmarks/run.py --quick --out DIR  to see that it works
 
-Avalanche is compared with where it is installed; `make bench` tries to. Beside a CPU build of torch its torchvision
-misses two compiled operators, which image classification never calls: they are declared here, for this run only.
+Avalanche is compared with where it is installed; `make bench` tries to.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,15 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from protodrift.machine import wait_briefly
+
 if __name__ == "__main__":  # not in the processes of plain sides, which start from this file too
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch is imported
-
-import torch
-
-with contextlib.suppress(RuntimeError):
-    _LIBRARY = torch.library.Library("torchvision", "DEF")
-    for _name in ("nms", "qnms"):
-        _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    wait_briefly()  # as the command line does, before torch is imported
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

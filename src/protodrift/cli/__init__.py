@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..distributed import launched
+from ..machine import wait_briefly
 from . import (
     backbones,
     bench,
@@ -86,8 +87,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 Ctrl-C."""
-    # Before torch is imported: idle OpenMP threads that spin make two threads on a busy machine slower than one.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    wait_briefly()  # before torch is imported
     args = parser().parse_args(argv)
     from ..errors import ProtodriftError
 
