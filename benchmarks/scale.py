@@ -89,8 +89,8 @@ def reading(scratch: Path) -> float:
 def kernel() -> float:
     """Eqs. 9-11 for one image and one prototype."""
     z, mu = unit(16384, 0), unit(2048, 1)
-    work = lambda: DriftSums(mu, 0.3, dtype=torch.float32).add(z, z + 0.01)  # noqa: E731
-    return round(1e9 * seconds(work) / (len(z) * len(mu)), 2)
+    took = seconds(lambda: DriftSums(mu, 0.3, dtype=torch.float32).add(z, z + 0.01))
+    return round(1e9 * took / (len(z) * len(mu)), 2)
 
 
 def means() -> float:

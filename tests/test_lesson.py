@@ -11,11 +11,28 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from protodrift import Everything, IncrementalClassifier, Schedule, Softmax, Training
+from protodrift import Everything, IncrementalClassifier, Schedule, Softmax, Training, lesson
+from protodrift.distributed.passes import embedded
 from protodrift.errors import InputError
 from protodrift.networks.embedder import embed
 
 QUICK = Training(epochs=1, batch_size=16, images_per_class=8)
+
+
+def test_new_images_pass_once_through_each_network(two_clouds, vectors, monkeypatch):
+    """Prototypes, drift, read-out and calibration share one pass through the old network and one through the new."""
+    seen = []
+
+    def counted(world, network, images, *args, **kwargs):
+        seen.append((network, len(images)))
+        return embedded(world, network, images, *args, **kwargs)
+
+    monkeypatch.setattr(lesson, "embedded", counted)
+    old = two_clouds.state_.trained.network
+    X, y = vectors("kea", "tui")
+    two_clouds.partial_fit(X, y)
+    assert seen == [(two_clouds.state_.trained.network, len(X)), (old, len(X))]
+    assert two_clouds.drift_.labels  # and the drift was measured
 
 
 # -- known classes ----------------------------------------------------------------------------------------------------

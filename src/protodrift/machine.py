@@ -17,6 +17,10 @@ _KEPT = 2**31 - 1  # bytes; the largest that mallopt takes
 _SPIN = "1000"  # rounds that an idle thread waits awake
 
 
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""Variables that say how idle OpenMP threads wait."""
+
+
 def wait_briefly() -> None:
     """Let idle OpenMP threads go to sleep soon; to be called before torch is imported. A choice of the user's stays.
 
@@ -25,8 +29,8 @@ def wait_briefly() -> None:
     whoever else needs it (by default 87 ms on a quiet machine, 322 ms beside one busy process). Waiting briefly is near
     the best of both: 92 and 260 ms, against 124 and 222 of sleeping at once.
     """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN)
+    if not any(name in os.environ for name in WAITING):
+        os.environ["GOMP_SPINCOUNT"] = _SPIN
 
 
 def tune(threads: int | None = None) -> str:

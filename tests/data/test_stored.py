@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 
 from protodrift import defaults, learning, runs
-from protodrift.budget import memory_budget, parse_bytes
 from protodrift.data import stored
 from protodrift.data.photos import find_photos
 from protodrift.data.stored import Room, StoredImages, StoredRoom, room
 from protodrift.errors import InputError
+from protodrift.memory_budget import memory_budget, parse_bytes
 from protodrift.recipes import get_recipe, with_settings
 
 ROWS = torch.tensor([3, 1, 1, 49, 4, 5, 6])

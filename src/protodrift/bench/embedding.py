@@ -15,6 +15,7 @@ from functools import partial
 
 import torch
 
+from ..networks.build import in_layout
 from ..networks.embedder import Embedder, embed
 from .elsewhere import Elsewhere
 from .harness import Result, Setup, Side, clocked, compared, interleaved
@@ -69,8 +70,7 @@ def plain_embedded(network: Embedder, images: torch.Tensor, batch_size: int = 12
 
 def plain(network: Embedder) -> Embedder:
     """Return a copy in PyTorch's default memory layout."""
-    copied: Embedder = copy.deepcopy(network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    return copied
+    return in_layout(copy.deepcopy(network), torch.contiguous_format)
 
 
 def plain_side(work: Work) -> Side:

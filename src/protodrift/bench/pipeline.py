@@ -61,8 +61,7 @@ def run(setup: Setup) -> Iterator[Result]:
     for batch in (32, 128)[: 1 if setup.quick else 2]:
         setup.say(f"pipeline: waiting, batch {batch}")
         work = Work("resnet32", 32, batch, 320 // batch)
-        examples = work.examples
-        sides = {"making batches": clocked(lambda: waiting(work, examples)), "training": our_side(work)}  # noqa: B023
+        sides = {"making batches": clocked(waiting, work, work.examples), "training": our_side(work)}
         seconds = interleaved(sides, setup.rounds(3))
         name = f"the trainer waits for data, ResNet-32, batch {batch}"
         yield compared(

@@ -28,9 +28,9 @@ def run(setup: Setup) -> Iterator[Result]:
         setup.say(f"predict: {count} images" if count > 1 else "predict: one image")
         X = pictures(8, 32, 32, seed=1).images[:count].numpy()
         sides = {
-            OURS: clocked(lambda: [clf.predict(X) for _ in range(often)]),  # noqa: B023
-            BARE: clocked(lambda: [bare(clf, X) for _ in range(often)]),  # noqa: B023
-            PASS: clocked(lambda: [same_pass(clf, X) for _ in range(often)]),  # noqa: B023
+            OURS: clocked(clf.predict, X, often=often),
+            BARE: clocked(bare, clf, X, often=often),
+            PASS: clocked(same_pass, clf, X, often=often),
         }
         seconds = interleaved(sides, setup.rounds(11))
         name = f"ResNet-32, 32 x 32, {count} image{'s' * (count > 1)}, 100 classes"

@@ -30,6 +30,7 @@ from ..data.batches import class_balanced_batches
 from ..data.dataset import Examples
 from ..data.transforms import CropFlip
 from ..methods import Method
+from ..networks.build import in_layout
 from ..networks.embedder import Embedder
 from ..objectives import Triplet
 from ..objectives.metric import valid_triplets
@@ -163,7 +164,7 @@ class PlainImages(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 def bare(network: Embedder, layout: torch.memory_format) -> nn.Module:
     """Return backbone and head alone, in a memory layout: what a script would hold."""
     copied = copy.deepcopy(network)
-    return nn.Sequential(copied.backbone, copied.head).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
+    return in_layout(nn.Sequential(copied.backbone, copied.head), layout)
 
 
 def plain_losses(work: Work, epochs: int = EPOCHS) -> tuple[list[float], float]:

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from ..budget import memory_budget
 from ..errors import InputError
+from ..memory_budget import memory_budget
 
 READ_AT_ONCE = 2**26
 """Bytes. Rows that are picked out of a stored tensor are read into memory if they are fewer; else they stay stored."""

@@ -355,8 +355,10 @@ def _joined(address: str) -> Iterator[None]:
     import ray
 
     try:
-        # Before torch is imported there: idle threads that spin slow the others down.
-        ray.init(address, runtime_env={"env_vars": {"OMP_WAIT_POLICY": "PASSIVE"}}, **_quiet())
+        alike = {
+            name: os.environ[name] for name in machine.WAITING if name in os.environ
+        }  # threads wait as they do here
+        ray.init(address, runtime_env={"env_vars": alike}, **_quiet())
     except Exception as error:  # Ray raises whatever its parts do
         raise RunError(
             f"cannot join the Ray cluster at {address}: {_last_line(error)}. Look at `ray status --address {address}`; "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,6 +21,8 @@ from .pretrained import ORIGINS, announce, find_weights, load_backbone_weights, 
 
 if TYPE_CHECKING:
     from ..objectives import Objective
+
+M = TypeVar("M", bound=nn.Module)
 
 _IMAGE_BACKBONES: dict[str, Callable[[int], tuple[nn.Module, int]]] = {
     "resnet32": resnet.resnet32,
@@ -140,7 +142,12 @@ def prepare(network: Embedder) -> Embedder:
     The layout decides which convolution kernels run, and so the last bits of a result: a network that was loaded must
     have the layout of one that was made.
     """
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return in_layout(network, torch.channels_last)
+
+
+def in_layout(module: M, layout: torch.memory_format) -> M:
+    """Bring the weights of a module into a memory layout, in place, and return it."""
+    return module.to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
 
 def _feature_dim(module: nn.Module, spec: InputSpec) -> int:
