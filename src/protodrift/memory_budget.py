@@ -1,4 +1,4 @@
-"""How much memory decoded images may take. Imports no torch: the command line asks before it is there."""
+"""How much memory decoded images may take; bytes in words. No torch here: the command line asks before it is there."""
 
 from __future__ import annotations
 
@@ -52,3 +52,15 @@ def parse_bytes(text: str) -> int:
     except ValueError:
         raise ValueError(f"a number of bytes is needed, such as 8G or 500M; got {text!r}") from None
     return int(value)
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as people read it.
+
+    >>> size_text(1), size_text(999), size_text(20_500_000)
+    ('1 byte', '999 bytes', '20.5 MB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return "1 byte" if count == 1 else f"{count} bytes"

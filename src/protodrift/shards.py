@@ -270,12 +270,16 @@ class Shards:
         file = self.path / facts["name"]
         try:
             if file.stat().st_size != facts["bytes"]:
-                raise ModelFileError(f"{file} has {file.stat().st_size} bytes, not {facts['bytes']}: it is damaged.")
+                raise ModelFileError(
+                    f"{file} has {file.stat().st_size} bytes, not {facts['bytes']}: it is damaged. Write the shards again."
+                )
             if self.check and _sha256(file) != facts["sha256"]:
                 raise ModelFileError(f"{file} does not match its sha256: it is damaged. Write the shards again.")
             array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
             raise ModelFileError(f"{file} is missing. Write the shards again.") from None
+        except ModelFileError:
+            raise
         except (OSError, ValueError, EOFError) as error:
             raise ModelFileError(f"{file} cannot be read ({error}). Write the shards again.") from None
         wanted = (shard["count"],) if name == "rows" else (shard["count"], self.width)

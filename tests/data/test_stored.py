@@ -120,7 +120,7 @@ def test_a_disk_without_room_is_explained(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(InputError, match=r"no room for 0\.0 GB of decoded images.*No space left.*--memory"):
+    with pytest.raises(InputError, match=r"no room for 768 bytes of decoded images.*No space left.*--memory"):
         StoredRoom(4, (3, 8, 8), tmp_path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .words import size_text
+from ..memory_budget import size_text
 
 _EPILOG = """\
 examples:

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .words import percent, plural, size_text, span, table
+from ..memory_budget import size_text
+from .words import percent, plural, span, table
 
 if TYPE_CHECKING:
     from ..accounting import Account

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..memory_budget import size_text
+
 if TYPE_CHECKING:
     from ..store import StageInfo
 
@@ -49,8 +51,8 @@ def show(args: argparse.Namespace) -> int:
         for kind, stages in _by_kind(list_stages(args.path)).items():
             size = sum(stage.bytes for stage in stages)
             total += size
-            print(f"{kind:8} {len(stages):5} stages {_size(size):>10}")
-        print(f"{'all':8} {'':5}        {_size(total):>10}")
+            print(f"{kind:8} {len(stages):5} stages {size_text(size):>10}")
+        print(f"{'all':8} {'':5}        {size_text(total):>10}")
         return 0
     found = sorted(args.path.glob("*/run.json")) if args.path.is_dir() else []
     if not found:
@@ -58,7 +60,7 @@ def show(args: argparse.Namespace) -> int:
     for path in found:
         size = sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file())
         done = "finished" if (path.parent / "results.json").exists() else "not finished"
-        print(f"{path.parent}  {_size(size)}  {done}")
+        print(f"{path.parent}  {size_text(size)}  {done}")
     return 0
 
 
@@ -81,7 +83,7 @@ def remove(args: argparse.Namespace) -> int:
             for stage in stages:
                 store.remove(stage.name)
     verb = "would remove" if args.dry_run else "removed"
-    print(f"{verb} {len(stages)} stages, {_size(sum(stage.bytes for stage in stages))}")
+    print(f"{verb} {len(stages)} stages, {size_text(sum(stage.bytes for stage in stages))}")
     return 0
 
 
@@ -90,7 +92,3 @@ def _by_kind(stages: list[StageInfo]) -> dict[str, list[StageInfo]]:
     for stage in stages:
         result.setdefault(stage.kind, []).append(stage)
     return result
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.2f} GB"

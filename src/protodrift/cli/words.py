@@ -15,18 +15,6 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def size_text(count: int) -> str:
-    """Return a number of bytes.
-
-    >>> size_text(999), size_text(20_500_000)
-    ('999 bytes', '20.5 MB')
-    """
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return plural(count, "byte")
-
-
 def time_text(seconds: float) -> str:
     """Return a duration."""
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -22,7 +22,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from ..errors import InputError
-from ..memory_budget import memory_budget
+from ..memory_budget import memory_budget, size_text
 
 READ_AT_ONCE = 2**26
 """Bytes. Rows that are picked out of a stored tensor are read into memory if they are fewer; else they stay stored."""
@@ -57,7 +57,7 @@ class StoredRoom:
                 os.posix_fallocate(self._file.fileno(), 0, total)
         except OSError as error:
             raise InputError(
-                f"no room for {total / 2**30:.1f} GB of decoded images in {folder}: {error.strerror or error}. Make "
+                f"no room for {size_text(total)} of decoded images in {folder}: {error.strerror or error}. Make "
                 "room there, choose a smaller --size, or allow more memory (--memory)."
             ) from None
 
