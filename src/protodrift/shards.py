@@ -271,7 +271,8 @@ class Shards:
         try:
             if file.stat().st_size != facts["bytes"]:
                 raise ModelFileError(
-                    f"{file} has {file.stat().st_size} bytes, not {facts['bytes']}: it is damaged. Write the shards again."
+                    f"{file} has {file.stat().st_size} bytes, not {facts['bytes']}: it is damaged. "
+                    "Write the shards again."
                 )
             if self.check and _sha256(file) != facts["sha256"]:
                 raise ModelFileError(f"{file} does not match its sha256: it is damaged. Write the shards again.")

@@ -93,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         status: int = (together if launched() else _here)(args)
+        sys.stdout.flush()  # here, where a reader that has gone is no error, and not when Python ends
         return status
     except ProtodriftError as error:
         print(f"protodrift: error: {error}", file=sys.stderr)

@@ -102,15 +102,15 @@ def _with_workers(
             # A thread a worker: it only waits for its worker's answer.
             running = [threads.submit(_feed, process, jobs, heard, lock) for process in processes]
             try:
-                wait(running, return_when=FIRST_EXCEPTION)
+                before = wait(running, return_when=FIRST_EXCEPTION).done
             finally:
                 # After Ctrl-C or an error the other threads wait for answers that nobody needs: end their workers.
                 if not all(future.done() and not future.exception() for future in running):
                     _end(processes)
-        errors = [error for future in running if (error := future.exception()) is not None]
+        failed = [future for future in running if future.exception() is not None]
         # A worker that was ended here is not what went wrong.
-        for error in sorted(errors, key=lambda error: isinstance(error, _WorkerGone)):
-            raise error
+        for future in sorted(failed, key=lambda one: (isinstance(one.exception(), _WorkerGone), one not in before)):
+            future.result()
     finally:
         _end(processes)
 
