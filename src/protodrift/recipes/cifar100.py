@@ -84,7 +84,7 @@ def eleven_tasks(budget: str = "cpu") -> Recipe:
 
 def ten_tasks(budget: str = "cpu") -> Recipe:
     """Return the field's later protocol: ten tasks of ten classes, a cold start, where drift matters most."""
-    return replace(
+    recipe = replace(
         eleven_tasks(budget),
         name="cifar100-ten",
         about="CIFAR-100 in ten equal tasks (cold start), ResNet-32 after a warm-up on the first ten classes",
@@ -93,21 +93,27 @@ def ten_tasks(budget: str = "cpu") -> Recipe:
         step=None,
         table="",
     )
+    # Ten classes of a hundred images: an epoch is eight steps, and fifteen of them are no warm-up.
+    return recipe if budget != "drift" else _warmed(recipe, epochs=40)
 
 
 def _small(recipe: Recipe) -> Recipe:
     """Return the budget `drift`: a hundred training and fifty test images a class, a warm-up of fifteen epochs."""
-    assert recipe.warmup is not None
-    return replace(
+    small = replace(
         recipe,
         rows=tuple({**frozen_rows(OBJECTIVE), **embedding_rows(OBJECTIVE, DRIFT_PENALTIES, DRIFT)}.items()),
         train_images=100,
         test_images=50,
         training=DRIFT_TRAINING,
-        warmup=replace(recipe.warmup, training=replace(recipe.warmup.training, epochs=15)),
         table="",
         budget="drift",
     )
+    return _warmed(small, epochs=15)
+
+
+def _warmed(recipe: Recipe, epochs: int) -> Recipe:
+    assert recipe.warmup is not None
+    return replace(recipe, warmup=replace(recipe.warmup, training=replace(recipe.warmup.training, epochs=epochs)))
 
 
 def joint(budget: str = "cpu") -> Recipe:
