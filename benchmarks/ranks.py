@@ -21,7 +21,8 @@ from protodrift import trainer
 from protodrift.data.arrays import InputSpec
 from protodrift.data.dataset import Examples
 from protodrift.distributed import joined
-from protodrift.distributed.passes import can_merge, embedded_share, share_compensate, share_prototypes
+from protodrift.distributed.passes import OnRanks, can_merge, embedded_share, share_prototypes
+from protodrift.drift import compensate
 from protodrift.methods import METHODS
 from protodrift.networks.build import build_embedder
 from protodrift.trainer import Trained, Training, close_task, train_network
@@ -110,7 +111,7 @@ def main() -> None:
         def merge() -> None:
             z_old, z_new = (embedded_share(world, n, images) for n in (old_network, trained.network))
             means = share_prototypes(world, classes, z_new, rows, 1)
-            share_compensate(world, means, method.drift, z_old, z_new)
+            compensate(means, OnRanks(world).fit(method.drift, z_old, z_new))
 
         measured("prototypes and SDC of a task", merge)
 

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from filelock import FileLock
 from pytorch_metric_learning import losses
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from protodrift import EWC, Everything, IncrementalClassifier, LwF, MetricLoss, Training, Triplet
+from protodrift import EWC, Everything, IncrementalClassifier, LwF, MetricLoss, Training, Triplet, saving
 from protodrift.errors import InputError, ModelFileError
 from protodrift.memory import Herding
 from protodrift.objectives import SigmoidHeads, Softmax
@@ -184,6 +185,23 @@ def test_only_safetensors_and_json_are_written(model):
         "version",
         "manifest_sha256",
     }
+
+
+def test_files_have_the_bytes_that_safetensors_writes(monkeypatch):
+    """Also where a tensor is larger than what is held at once, and where tensors share memory or are not contiguous."""
+    monkeypatch.setattr(saving, "_PART", 4096)
+    generator = torch.Generator().manual_seed(0)
+    shared = torch.randn(300, 20, generator=generator)
+    named = {
+        "wide": shared, "turned": shared.T, "again": shared, "doubles": shared.double()[:3], "scalar": torch.tensor(3),
+        "none": torch.empty(0, 4), "flags": torch.tensor([True, False]), "half": shared[:2].half(),
+        "brain": shared[:2].bfloat16(), "pixels": torch.arange(9, dtype=torch.uint8), "words \"ü\"": torch.arange(3).int(),
+        "small": torch.arange(3, dtype=torch.int8), "short": torch.arange(5, dtype=torch.int16),
+    }  # fmt: skip
+    expected = safetensors.torch.save({name: value.contiguous().clone() for name, value in named.items()})
+    parts = list(saving.packed_parts(named))
+    assert len(parts) > 5
+    assert b"".join(parts) == expected
 
 
 def test_a_backbone_of_the_users_must_be_given_again(make_classifier, vectors, tmp_path, same):

@@ -557,3 +557,23 @@ def test_times_are_kept_with_the_stages(grow):
     assert all(seconds > 0 for seconds in first.values())
     again = {name: result.seconds for name, result in grow().run(ROWS).items()}
     assert again == pytest.approx(first)
+
+
+def test_large_files_are_mapped_and_verified(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(saving, "MAPPED", 1000)
+    store, z = Store(tmp_path), torch.randn(500, 4)
+    store.put("embed", "a" * 64, {}, {"seconds": 1.0}, {"embeddings": {"z": z}, "few": {"x": z[:2]}})
+    held = store.get("embed", "a" * 64)
+    assert torch.equal(held[1]["embeddings"]["z"], z)
+    assert torch.equal(held[1]["few"]["x"], z[:2])
+    file = next(tmp_path.glob("stages/*/embeddings.safetensors"))
+    mapped = Path("/proc/self/maps").read_text()
+    assert str(file) in mapped
+    assert "few.safetensors" not in mapped
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.unlink()  # the mapped one stays as it was
+    file.write_bytes(content)
+    assert store.get("embed", "a" * 64) is None
+    assert "damaged" in capsys.readouterr().err
+    assert torch.equal(held[1]["embeddings"]["z"], z)

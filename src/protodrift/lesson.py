@@ -26,9 +26,10 @@ from .calibration import (
 from .data.arrays import InputSpec
 from .data.dataset import Examples
 from .data.transforms import Augmentation
-from .distributed.passes import can_merge, embedded, embedded_share, share_compensate, share_prototypes
+from .distributed.passes import OnRanks, can_merge, embedded, embedded_share, share_prototypes
 from .distributed.world import current
-from .drift import SDC, DriftReport, compensate
+from .drift import DriftReport, compensate
+from .drift.pool import HERE
 from .errors import InputError
 from .evolution import kept_covariance, readout_view, update_prototypes
 from .labels import Label, sorted_labels
@@ -36,7 +37,7 @@ from .learned import LearnedTask, LearnerState, class_drift, merged_means
 from .methods import Method
 from .networks.embedder import Embedder
 from .penalties import Penalty, Tensors
-from .prototypes import Prototypes, class_means
+from .prototypes import Prototypes
 from .trainer import Checkpoint, OnProgress, Trained, Training, close_task, train_network
 
 SEVERAL = 3
@@ -117,8 +118,16 @@ class _Work:
         self.rows = new.rows_of(self.classes)
         self.world = current()
         # On several ranks each has the embeddings of its own share, where sums over images are all that is needed.
-        self.in_shares = not self.world.alone and len(new) > 0 and not len(again) and can_merge(lesson.method)
-        self.own = self.world.own(len(new)) if self.in_shares else slice(0, len(new))
+        self.in_shares = not self.world.alone and can_merge(lesson.method)
+        self.pool = OnRanks(self.world) if self.in_shares else HERE
+        self.own, self.own_again = self._own(len(new)), self._own(len(again))
+
+    def _own(self, count: int) -> slice:
+        return self.world.own(count) if self.in_shares else slice(0, count)
+
+    def _rows_among(self, classes: tuple[Label, ...]) -> torch.Tensor:
+        """Return the rows of this rank's new and refreshed images among these classes."""
+        return torch.cat([self.new.rows_of(classes)[self.own], self.again.rows_of(classes)[self.own_again]])
 
     def done(self) -> LearnerState:
         """Go through all steps."""
@@ -132,11 +141,7 @@ class _Work:
         prototypes, report = self._prototypes(trained, z_new, z_old, z_again, z_again_old)
         prototypes = self._refreshed(prototypes, z_again)
         space = lesson.method.readout.space
-        everything = Examples.concatenate([self.new, self.again])
-        readout = {} if state is None else state.readout
-        if not self.in_shares:
-            all_rows = everything.rows_of(trained.classes)
-            readout = self._read_out(space(torch.cat([z_new, z_again])), all_rows)
+        readout = self._read_out(space(torch.cat([z_new, z_again])), self._rows_among(trained.classes))
         calibration, checked = self._calibrated(prototypes, report, z_new, held, bool(trained.history))
         counts = torch.bincount(self.rows, minlength=len(self.classes)).tolist()
         record = LearnedTask(
@@ -182,10 +187,9 @@ class _Work:
 
     def _embedded(self, network: Embedder) -> tuple[torch.Tensor, torch.Tensor]:
         nothing = torch.empty(0, network.embedding_dim)
-        if self.in_shares:
-            return embedded_share(self.world, network, self.new.images), nothing
+        make = embedded_share if self.in_shares else embedded
         return tuple(  # type: ignore[return-value]
-            embedded(self.world, network, part.images) if len(part) else nothing for part in (self.new, self.again)
+            make(self.world, network, part.images) if len(part) else nothing for part in (self.new, self.again)
         )
 
     def _prototypes(
@@ -200,15 +204,24 @@ class _Work:
         if not len(self.new):
             assert old is not None
             return compensate(old, None)
-        if self.in_shares:
-            return self._merged_prototypes(old, z_new, z_old)
         fitted = None
-        if len(self.again) and method.drift is not None and z_old is not None and z_again_old is not None:
+        if (
+            (self.in_shares or len(self.again))
+            and (old is not None and method.drift is not None)
+            and (z_old is not None and z_again_old is not None)
+        ):
             # New images of old classes tell best how old prototypes moved: they are where these are.
-            both = Examples.concatenate([self.new, self.again])
-            space = method.readout.space
+            space, classes = method.readout.space, sorted_labels((*self.new.labels, *self.again.labels))
             pairs = space(torch.cat([z_old, z_again_old])), space(torch.cat([z_new, z_again]))
-            fitted = method.drift.fit(*pairs, both.rows_of(sorted_labels(both.labels)))
+            fitted = self.pool.fit(method.drift, *pairs, self._rows_among(classes))
+        if self.in_shares:
+            computed = share_prototypes(
+                self.world, self.classes, method.readout.space(z_new), self.rows[self.own], self.task
+            )
+            if old is None:
+                return computed, DriftReport((), computed.means[:0], computed.means[:0])
+            moved, report = compensate(old, fitted)
+            return Prototypes.joined(moved, computed), report
         memory = trained.memory
         return update_prototypes(
             old,
@@ -221,19 +234,6 @@ class _Work:
             fitted=fitted,
         )
 
-    def _merged_prototypes(
-        self, old: Prototypes | None, z_new: torch.Tensor, z_old: torch.Tensor | None
-    ) -> tuple[Prototypes, DriftReport]:
-        """Do what `update_prototypes` does, from the share of every rank."""
-        method, space = self.lesson.method, self.lesson.method.readout.space
-        computed = share_prototypes(self.world, self.classes, space(z_new), self.rows[self.own], self.task)
-        if old is None:
-            return computed, DriftReport((), computed.means[:0], computed.means[:0])
-        assert method.drift is None or isinstance(method.drift, SDC)
-        before = None if z_old is None else space(z_old)
-        moved, report = share_compensate(self.world, old, method.drift, before, space(z_new))
-        return Prototypes.joined(moved, computed), report
-
     def _refreshed(self, prototypes: Prototypes, z_again: torch.Tensor) -> Prototypes:
         if not len(self.again):
             return prototypes
@@ -243,14 +243,18 @@ class _Work:
         of = self.again.rows_of(labels)
         added = torch.bincount(of, minlength=len(labels))
         means, counts = prototypes.means.clone(), prototypes.counts.clone()
-        more = class_means(self.lesson.method.readout.space(z_again), of, len(labels))
+        z = self.lesson.method.readout.space(z_again)
+        more = self.pool.means(z, of[self.own_again], added).to(z.dtype)
         means[rows] = merged_means(means[rows], counts[rows], more, added)
         counts[rows] += added
         return replace(prototypes, means=means, counts=counts)
 
     def _read_out(self, z: torch.Tensor, rows: torch.Tensor) -> Tensors:
         before = {} if self.state is None else self.state.readout
-        return self.lesson.method.readout.learn(before, z, rows, self.task, self.lesson.seed)
+        readout = self.lesson.method.readout
+        if not self.in_shares:  # whoever wrote a read-out need not know of pools
+            return readout.learn(before, z, rows, self.task, self.lesson.seed)
+        return readout.learn(before, z, rows, self.task, self.lesson.seed, self.pool)
 
     def _without_part(self, prototypes: Prototypes, z: torch.Tensor, rows: torch.Tensor) -> Prototypes:
         """Return the prototypes as they would be if the new classes had only these images."""
@@ -302,7 +306,8 @@ class _Work:
 
     def _mine(self, images: torch.Tensor) -> torch.Tensor:
         """Return which of this rank's images are among these of the task."""
-        return images[(images >= self.own.start) & (images < self.own.stop)] - self.own.start
+        mine: torch.Tensor = images[(images >= self.own.start) & (images < self.own.stop)] - self.own.start
+        return mine
 
     def _gathered(self, parts: list[_Checked], splits: list[tuple[torch.Tensor, torch.Tensor]]) -> _Checked:
         """Return the held-out images of all ranks, in the order in which one process has them."""

@@ -11,6 +11,8 @@ from . import statistics as class_statistics
 from .labels import Label
 from .statistics import Covariance, Tensors
 
+_AT_ONCE = 2048  # rows
+
 
 def class_means(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
     """Return the mean embedding of each class, Eq. 3: mu_c = 1/n_c sum_i [y_i = c] z_i.
@@ -30,7 +32,9 @@ def class_means(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor
     tensor([[1., 2.],
             [5., 5.]])
     """
-    sums = torch.zeros(count, z.shape[1], dtype=torch.float64).index_add_(0, rows, z.double())
+    sums = torch.zeros(count, z.shape[1], dtype=torch.float64)
+    for some, of in zip(z.split(_AT_ONCE), rows.split(_AT_ONCE), strict=True):  # z may be a file, larger than memory
+        sums.index_add_(0, of, some.double())
     counts = torch.bincount(rows, minlength=count)
     return (sums / counts[:, None]).to(z.dtype)
 

@@ -22,7 +22,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from safetensors.torch import load_file as load_mapped
 
 from .errors import ModelFileError
 
@@ -229,7 +229,7 @@ def _is_ours(path: Path) -> bool:
 def _parent(path: Path, one: Current) -> Current | None:
     folder = path / "versions" / str(one.version)
     data = _bytes(folder / "manifest.json")
-    _check_digest(folder / "manifest.json", data, one.manifest_sha256)
+    _check_digest(folder / "manifest.json", hashlib.sha256(data).hexdigest(), one.manifest_sha256)
     manifest = _json(folder / "manifest.json", data)
     if one.format_version == 1:  # it did not name its parent: that was always the newest one before it
         numbers = [int(p.name) for p in (path / "versions").iterdir() if p.name.isdigit() and int(p.name) < one.version]
@@ -247,16 +247,22 @@ def _parent(path: Path, one: Current) -> Current | None:
     return Current(version, str(parent.get("manifest_sha256")), known if known in (1, 2) else FORMAT_VERSION)
 
 
-def read_folder(folder: Path, digest: str | None) -> tuple[dict[str, Any], dict[str, Tensors]]:
+MAPPED = 2**26
+"""Bytes from which on a file of a run's tensors is memory-mapped instead of read."""
+
+
+def read_folder(folder: Path, digest: str | None, *, mapped: bool = False) -> tuple[dict[str, Any], dict[str, Tensors]]:
     """Read a folder that `write_folder` wrote, and verify every byte of it.
 
     Args:
         folder: the folder.
         digest: the sha256 of its manifest; None if the caller checks the manifest in another way.
+        mapped: memory-map files of `MAPPED` bytes or more. They are verified before, but lie where others may change
+            them after: for files of a run, which holds its lock, and not for models.
     """
     data = _bytes(folder / "manifest.json")
     if digest is not None:
-        _check_digest(folder / "manifest.json", data, digest)
+        _check_digest(folder / "manifest.json", hashlib.sha256(data).hexdigest(), digest)
     manifest = _json(folder / "manifest.json", data)
     files = manifest.pop("files", None)
     if not isinstance(files, dict):
@@ -266,10 +272,8 @@ def read_folder(folder: Path, digest: str | None) -> tuple[dict[str, Any], dict[
         # A name from a file is never trusted as a path.
         if not name.endswith(".safetensors") or Path(name).name != name or not isinstance(facts, dict):
             raise ModelFileError(f"{folder}/manifest.json is damaged: it lists a file {name!r}.")
-        content = _bytes(folder / name)
-        _check_digest(folder / name, content, facts.get("sha256"))
         try:
-            tensors[name.removesuffix(".safetensors")] = load_tensors(content)
+            tensors[name.removesuffix(".safetensors")] = _tensors(folder / name, facts.get("sha256"), mapped)
         except (SafetensorError, ValueError, KeyError) as error:
             raise ModelFileError(f"{folder / name} is not a safetensors file: {error}") from None
     extra = {p.name for p in folder.iterdir()} - set(files) - {"manifest.json"}
@@ -278,11 +282,64 @@ def read_folder(folder: Path, digest: str | None) -> tuple[dict[str, Any], dict[
     return manifest, tensors
 
 
+def _tensors(path: Path, digest: Any, mapped: bool) -> Tensors:
+    if not mapped or not path.is_file() or path.stat().st_size < MAPPED:
+        content = _bytes(path)
+        _check_digest(path, hashlib.sha256(content).hexdigest(), digest)
+        return load_tensors(content)
+    _check_digest(path, file_sha256(path), digest)
+    return load_mapped(path)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hash of a file's content, which need not fit in memory."""
+    digest, buffer = hashlib.sha256(), bytearray(2**20)
+    with open(path, "rb", buffering=0) as opened:
+        while read := opened.readinto(buffer):
+            digest.update(memoryview(buffer)[:read])
+    return digest.hexdigest()
+
+
+def packed_parts(named: Tensors) -> Iterator[bytes]:
+    """Yield the bytes of a safetensors file part by part; the same tensors always give the same bytes.
+
+    They are the bytes that `safetensors.torch.save` gives, which would hold all of them at once; and it refuses tensors
+    that share memory, such as tied weights or prototypes that did not move. Layout is plain; whoever loads copies into
+    the layout of the network.
+    """
+    order = sorted(named, key=lambda name: (-_KINDS.index(named[name].dtype), name))
+    header, end = {}, 0
+    for name in order:
+        value = named[name]
+        start, end = end, end + value.numel() * value.element_size()
+        header[name] = {"dtype": _NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    held = bytearray(len(text).to_bytes(8, "little") + text)
+    for name in order:
+        value = named[name].detach()
+        rows = value.reshape(1) if value.ndim == 0 else value
+        size = max(1, rows[:1].numel() * rows.element_size())
+        for part in rows.split(max(1, _PART // size)):
+            held += part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+            if len(held) >= _PART:
+                yield bytes(held)
+                held.clear()
+    yield bytes(held)
+
+
+_PART = 2**22  # bytes of a tensor that are held beside it
+
+_NAMES = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16",
+    torch.bfloat16: "BF16", torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64",
+}  # fmt: skip
+_KINDS = list(_NAMES)  # safetensors puts the widest first
+
+
 def packed(named: Tensors) -> bytes:
-    """Return named tensors as the bytes of a safetensors file; the same tensors always give the same bytes."""
-    # safetensors wants plain layout; whoever loads copies into the layout of the network.
-    # Cloned: it refuses tensors that share memory, such as tied weights or prototypes that did not move.
-    return save_tensors({key: value.detach().cpu().contiguous().clone() for key, value in named.items()})
+    """Return named tensors as the bytes of a safetensors file."""
+    return b"".join(packed_parts(named))
 
 
 def packed_manifest(manifest: Mapping[str, Any]) -> bytes:
@@ -300,11 +357,10 @@ def write_folder(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str
         draft.mkdir()
         files = {}
         for name, named in sorted(tensors.items()):
-            content = packed(named)
-            _write_synced(draft / f"{name}.safetensors", content)
-            files[f"{name}.safetensors"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+            digest, size = _write_synced(draft / f"{name}.safetensors", packed_parts(named))
+            files[f"{name}.safetensors"] = {"sha256": digest, "bytes": size}
         data = packed_manifest({**manifest, "files": files})
-        _write_synced(draft / "manifest.json", data)
+        _write_synced(draft / "manifest.json", [data])
         sync_directory(draft)
         os.rename(draft, folder)
     except BaseException:
@@ -379,7 +435,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically: after a crash it holds the old or the new content, whole."""
     draft = path.with_name(f".{path.name}.new")
     try:
-        _write_synced(draft, content)
+        _write_synced(draft, [content])
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -388,11 +444,17 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
-def _write_synced(path: Path, content: bytes) -> None:
+def _write_synced(path: Path, parts: Iterable[bytes]) -> tuple[str, int]:
+    """Write a file part by part; return its sha256 and its size."""
+    digest, size = hashlib.sha256(), 0
     with open(path, "wb") as file:
-        file.write(content)
+        for part in parts:
+            file.write(part)
+            digest.update(part)
+            size += len(part)
         file.flush()
         os.fsync(file.fileno())
+    return digest.hexdigest(), size
 
 
 def sync_directory(path: Path) -> None:
@@ -451,8 +513,8 @@ def _check_format(path: Path, current: dict[str, Any]) -> None:
         raise ModelFileError(f"{path}/CURRENT is damaged: format version {got!r}.")
 
 
-def _check_digest(path: Path, data: bytes, expected: Any) -> None:
-    if hashlib.sha256(data).hexdigest() != expected:
+def _check_digest(path: Path, found: str, expected: Any) -> None:
+    if found != expected:
         raise ModelFileError(
             f"the model is damaged: {path} does not match its checksum (truncated or changed). Restore it from a "
             "backup."

@@ -38,7 +38,7 @@ from .errors import InputError, ModelFileError
 from .labels import Label
 from .networks.embedder import Embedder, embed
 from .prototypes import Prototypes
-from .saving import packed_manifest, replace_file, sync_directory
+from .saving import file_sha256, packed_manifest, replace_file, sync_directory
 
 FORMAT = "protodrift-shards"
 FORMAT_VERSION = 1
@@ -274,7 +274,7 @@ class Shards:
                     f"{file} has {file.stat().st_size} bytes, not {facts['bytes']}: it is damaged. "
                     "Write the shards again."
                 )
-            if self.check and _sha256(file) != facts["sha256"]:
+            if self.check and file_sha256(file) != facts["sha256"]:
                 raise ModelFileError(f"{file} does not match its sha256: it is damaged. Write the shards again.")
             array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
@@ -457,14 +457,6 @@ class ShardedSDC(FittedDrift):
 def _at_least_float32(array: np.ndarray) -> torch.Tensor:
     tensor = torch.from_numpy(array)
     return tensor.float() if tensor.dtype == torch.float16 else tensor
-
-
-def _sha256(file: Path) -> str:
-    digest, buffer = hashlib.sha256(), bytearray(2**20)
-    with open(file, "rb", buffering=0) as opened:
-        while read := opened.readinto(buffer):
-            digest.update(memoryview(buffer)[:read])
-    return digest.hexdigest()
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -32,7 +33,7 @@ from . import metrics
 from .config import Config, encode, flag, optional, whole
 from .data.dataset import Examples
 from .data.transforms import Augmentation, default_augmentation
-from .distributed.passes import embedded_on_first
+from .distributed.passes import embedded_on_first, joined
 from .distributed.world import current
 from .drift import FittedDrift, Oracle
 from .errors import InputError
@@ -50,7 +51,7 @@ from .store import Store
 from .tasks import TaskStream
 from .trainer import Trained, Training, Warmup, asks_old_network_once, close_task, train_network
 
-VERSIONS = {"warm": 1, "root": 1, "train": 1, "close": 1, "embed": 3, "readout": 1}
+VERSIONS = {"warm": 1, "root": 1, "train": 1, "close": 1, "embed": 3, "readout": 2}
 """A number per kind of stage, raised by hand when its numerics change."""
 
 _CACHED = 24  # stages held in memory when a store has them on disk
@@ -736,22 +737,28 @@ class Tree:
         # On several ranks each embeds its share of every pass, and the first one, which writes, gets all of them.
         z_new = self._z(network, new.images)
         z_old = z_new if old_network is None else self._z(old_network, new.images)
-        z_test = [self._z(network, self._test(t).images) for t in (range(1, task + 1) if again else (task,))]
-        z_past = [self._z(network, self._past(past)[0]) for past in (range(1, task) if again else ())]
+        z_test = self._z(network, *(self._test(t).images for t in (range(1, task + 1) if again else (task,))))
         kept = z_new[:0] if trained.memory is None else self._z(network, trained.memory.images)
+        past_tasks = range(1, task) if again else ()
         if not current().is_first:
-            for past in range(1, len(z_past) + 1 if self.mean_images is not None else 1):
-                self.embeddings(method, past)  # as `_true_means` does: all ranks hold the same stages in memory
+            for past in past_tasks:  # as `_true_means` does: all ranks hold the same stages in memory
+                self._z(network, self._past(past)[0])
+                if self.mean_images is not None:
+                    self.embeddings(method, past)
             return Embeddings(z_old, z_new, z_new, kept, z_new)  # (0, D) each: nobody asks this rank
-        old = [self._true_means(method, z, past) for past, z in enumerate(z_past, 1)]
+        old = [self._true_means(method, self._z(network, self._past(past)[0]), past) for past in past_tasks]
         if before is not None:
-            z_test, old = [before.z_test, *z_test], [before.true_means]
+            z_test, old = joined(current(), [before.z_test, z_test], self._room), [before.true_means]
         added = sorted_labels(new.labels)
         true = Prototypes.of(added, method.readout.space(z_new), new.rows_of(added), task).means
-        return Embeddings(z_old, z_new, torch.cat(z_test), kept, torch.cat([*old, true]))
+        return Embeddings(z_old, z_new, z_test, kept, torch.cat([*old, true]))
 
-    def _z(self, network: Embedder, images: torch.Tensor) -> torch.Tensor:
-        return embedded_on_first(current(), network, images)
+    def _z(self, network: Embedder, *parts: torch.Tensor) -> torch.Tensor:
+        return embedded_on_first(current(), network, parts, self._room)
+
+    @property
+    def _room(self) -> Path | None:
+        return None if self.store is None else self.store.room
 
     def _past(self, task: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the images on which the movement of a past task's means is measured, and which they are."""

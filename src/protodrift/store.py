@@ -56,8 +56,16 @@ class Store:
                 if (self.stages / epoch.name.rsplit(".", 1)[0]).is_dir():  # its training is finished
                     shutil.rmtree(epoch)
 
+    @property
+    def room(self) -> Path:
+        """Where files that are too large for memory may lie until a stage is written."""
+        return self.epochs
+
     def get(self, kind: str, key: str) -> tuple[dict[str, Any], dict[str, Tensors]] | None:
-        """Return a stage's JSON data and tensors, or None if it is not there; a damaged one is said and removed."""
+        """Return a stage's JSON data and tensors, or None if it is not there; a damaged one is said and removed.
+
+        Large files of tensors are memory-mapped: they are verified, and then read when they are looked at.
+        """
         return self._read(self.stages / _name(kind, key))
 
     def has(self, kind: str, key: str) -> bool:
@@ -110,7 +118,7 @@ class Store:
         if not folder.is_dir():
             return None
         try:
-            manifest, tensors = read_folder(folder, None)
+            manifest, tensors = read_folder(folder, None, mapped=True)
             if manifest.pop("checksum", None) != _checksum(manifest):
                 raise ModelFileError(f"{folder}/manifest.json does not match its checksum")
             return manifest["data"], tensors

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
+import threading
 import time
 import warnings
 from dataclasses import replace
@@ -14,19 +16,26 @@ import torch
 from torch import nn
 
 from protodrift import SDC, IncrementalClassifier, distributed, trainer
-from protodrift.data import load_digits
+from protodrift.data import Dataset, load_digits
 from protodrift.data.arrays import InputSpec
 from protodrift.data.dataset import Examples
 from protodrift.data.transforms import CropFlip
+from protodrift.distributed import passes
 from protodrift.distributed.batches import check_agreement
-from protodrift.distributed.passes import merged_drift, merged_means
+from protodrift.distributed.passes import OnRanks, merged_drift, merged_means
 from protodrift.distributed.world import World
-from protodrift.drift import DriftSums, MeanSums, Ridge
+from protodrift.distributed.writing import compute_together
+from protodrift.drift import DriftSums, Gated, MeanSums, Ridge
+from protodrift.drift.pool import HERE
 from protodrift.errors import InputError, ProtodriftError, RunError
 from protodrift.methods import METHODS, Method, Schedule
 from protodrift.networks.build import build_embedder, embedding_options
 from protodrift.objectives import Triplet
 from protodrift.penalties import EWC, MAS, TaskContext, rewc
+from protodrift.readouts import StreamingLDA
+from protodrift.stages import Network, Tree
+from protodrift.store import Store
+from protodrift.tasks import TaskStream
 from protodrift.trainer import Trained, Training
 
 STEPS = 20
@@ -130,7 +139,8 @@ def sums(found: dict[str, torch.Tensor], world: World) -> None:
         rows = torch.randn(count, 3, generator=g)
         found[f"sums/gathered{count}"] = world.gather(rows[world.own(count)], count, "test")
         found[f"sums/expected{count}"] = rows
-        found[f"sums/on first{count}"] = world.gather_on_first(rows[world.own(count)], count, "test")
+        for rank, block in enumerate(world.blocks_on_first(rows[world.own(count)], count, "test")):
+            found[f"sums/block{rank} of {count}"] = block
     parts = [torch.full((2, 2), float(world.rank + 1)), torch.tensor([float(world.rank)])]
     world.sum(parts, "test")
     found["sums/summed"] = torch.cat([part.flatten() for part in parts])
@@ -184,24 +194,123 @@ def refusals(found: dict[str, torch.Tensor], world: World) -> None:
             found[f"refusals/{name}"] = torch.tensor(list(str(error).encode()))
 
 
+LESSONS = {
+    "sdc": {"drift": SDC(0.3)},
+    "ridge": {"drift": Ridge()},
+    "gated": {"drift": Gated(SDC(0.3))},
+    "slda": {"drift": None, "readout": StreamingLDA(), "schedule": Schedule(train="first")},
+}
+"""Lessons of a classifier: only a ridge looks at all embeddings at once."""
+
+
 def lesson(found: dict[str, torch.Tensor], world: World) -> None:
-    """A classifier that learns two tasks: prototypes, drift and calibration from shares."""
+    """A classifier that learns two tasks, then sees known classes again: drift, read-out, calibration from shares."""
     torch.manual_seed(world.rank)  # the ranks' own backbones begin with different weights: the first one's count
-    for name, drift in (("sdc", SDC(0.3)), ("ridge", Ridge())):
+    for name, options in LESSONS.items():
         training = Training(epochs=1, learning_rate=1e-4, batch_size=30, images_per_class=5)
-        clf = IncrementalClassifier("convnet", embedding_dim=16, drift=drift, training=training, held_out=0.2)
+        clf = IncrementalClassifier("convnet", embedding_dim=16, training=training, held_out=0.2, **options)
         before = world.sent["passes"]
-        for classes in ([0, 1, 2], [3, 4]):
+        for classes in ([0, 1, 2, 5, 6], [3, 4]):  # of two classes the gate makes clusters
             data = rows_of_digits(classes)
             clf.partial_fit(data.images, data.labels)
-        found[f"lesson/{name}/prototypes"] = clf.state_.prototypes.means
-        found[f"lesson/{name}/counts"] = clf.state_.prototypes.counts
-        found[f"lesson/{name}/drift"] = clf.drift_.vectors
-        found[f"lesson/{name}/quantiles"] = clf.state_.calibration.quantiles
         found[f"lesson/{name}/sent"] = torch.tensor(world.sent["passes"] - before)
+        found[f"lesson/{name}/drift"] = clf.drift_.vectors
+        again = rows_of_digits([7, 0, 3])
+        for number, seen in enumerate((again, again.of_classes([0, 3]))):  # with a new class, and without one
+            clf.partial_fit(seen.images, seen.labels, known="refresh")
+            state = clf.state_
+            found[f"lesson/{name}/prototypes{number}"] = state.prototypes.means
+            found[f"lesson/{name}/counts{number}"] = state.prototypes.counts
+            found[f"lesson/{name}/quantiles{number}"] = state.calibration.quantiles
+            found[f"lesson/{name}/drift{number}"] = clf.drift_.vectors
+            for key, value in (*state.readout.items(), *clf.drift_.diagnostics.items()):
+                found[f"lesson/{name}/{key}{number}"] = value
     own = IncrementalClassifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), training=Training(epochs=0))
     own.partial_fit(data.images, data.labels)
     found["lesson/own/prototypes"] = own.state_.prototypes.means
+
+
+def pooled(found: dict[str, torch.Tensor], world: World) -> None:
+    """The gate, clusters and SLDA's scatter of images that lie on ranks, in float64."""
+    pool = HERE if world.alone else OnRanks(world)
+    g = torch.Generator().manual_seed(2)
+    for classes, count in ((6, 90), (2, 40), (1, 3), (1, 1)):  # of one image, all ranks but one have none
+        z_old = torch.randn(count, 5, generator=g, dtype=torch.float64)
+        rows = torch.arange(count) * classes // count * 2  # every second class has no image; shares have few classes
+        z_new = z_old @ torch.randn(5, 5, generator=g, dtype=torch.float64) + rows[:, None]
+        prototypes = torch.randn(4, 5, generator=g, dtype=torch.float64)
+        own = world.own(count)
+        name = f"pooled/{classes} {count}"
+        moved, said = pool.fit(Gated(SDC(0.9)), z_old[own], z_new[own], rows[own]).explain(prototypes)
+        found[f"{name}/moved"] = moved
+        found.update({f"{name}/{key}": value for key, value in said.items()})
+        kept = StreamingLDA().learn({}, z_new[own], rows[own] + 3, 1, 0, pool)
+        found[f"{name}/scatter"], found[f"{name}/count"] = kept["scatter"], kept["count"]
+
+
+def stored(found: dict[str, torch.Tensor], world: World) -> None:
+    """Embeddings that reach the first rank in blocks of 96 images, in a file and in memory."""
+    passes.BLOCK = 96 * 16 * 4
+    data = [rows_of_digits([0, 1, 2, 3], 100), rows_of_digits([4], 1), rows_of_digits([5, 6], 40)]
+    network = build_embedder("convnet", InputSpec((1, 8, 8), "free", 0.0, 16.0), embedding_dim=16, seed=3).eval()
+    parts = [one.images.float() for one in data]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, place in (("file", Path(folder)), ("memory", None)):
+            z = passes.embedded_on_first(world, network, parts, place)
+            found[f"stored/{name}"] = z.clone()
+            found[f"stored/{name} twice"] = passes.joined(world, [z, z], place).clone()
+        left = list(Path(folder).iterdir())
+    found["stored/left"] = torch.tensor(len(left))
+
+
+@contextlib.contextmanager
+def most_memory(found: dict[str, torch.Tensor], name: str):
+    """Keep how much memory of its own (no files) this process had at most beyond what it began with, in MB."""
+
+    def own() -> float:
+        return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
+
+    before, most, done = own(), 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.002):
+            most = max(most, own() - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+    found[name] = torch.tensor(most)
+
+
+def large(found: dict[str, torch.Tensor], world: World) -> None:
+    """An experiment with 200 MB of embeddings in each pass, on ranks: stages, then read-outs by the first rank."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(200_000 + 2_000, 16, generator=g)
+    y = (torch.arange(len(x)) % 10).tolist()
+    x += 2 * torch.randn(10, 16, generator=g)[torch.tensor(y)]
+    data = Dataset(x[2_000:].numpy(), y[2_000:], x[:2_000].numpy(), y[:2_000])
+    rows = {name: METHODS[name] for name in ("E-FT", "E-FT+SDC")}
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder) if world.is_first else None
+        tree = Tree(
+            TaskStream(data, tasks=2),
+            network=Network("mlp", embedding_dim=512),
+            training=Training(epochs=0),
+            store=store,
+        )
+        with most_memory(found, "large/stages"):
+            if not world.alone:
+                compute_together(world, tree, rows)
+        if world.is_first:
+            with most_memory(found, "large/read-outs"):
+                results = tree.run(rows)
+            for name, result in results.items():
+                found[f"large/{name}"] = torch.from_numpy(result.accuracy_matrix)
 
 
 def diverge(found: dict[str, torch.Tensor], world: World) -> None:

@@ -29,7 +29,7 @@ ranks, program = load("ranks"), load("program")
 def two(tmp_path_factory):
     """What two ranks found."""
     out = tmp_path_factory.mktemp("two")
-    return ranks.run(2, out, "sums", "refusals", "lesson", "uneven", "views and dropout")
+    return ranks.run(2, out, "sums", "pooled", "stored", "refusals", "lesson", "uneven", "views and dropout")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,8 @@ def one():
     found = {}
     with torch.random.fork_rng():
         program.sums(found, ALONE)
+        program.pooled(found, ALONE)
+        program.stored(found, ALONE)
         program.lesson(found, ALONE)
         for name in ("uneven", "views and dropout"):
             method, options = program.TRAININGS[name]
@@ -60,8 +62,13 @@ def test_shares_of_any_size_are_gathered_in_order(two):
     for count in (0, 1, 5, 8):
         for rank in range(2):
             assert torch.equal(two[f"{rank}/sums/gathered{count}"], two[f"{rank}/sums/expected{count}"])
-        assert torch.equal(two[f"0/sums/on first{count}"], two[f"0/sums/expected{count}"])
-        assert two[f"1/sums/on first{count}"].shape == (0, 3)
+        rows = two[f"0/sums/expected{count}"]
+        for rank in range(2):
+            share = World(rank, 2).own(count)
+            block = two[f"0/sums/block{rank} of {count}"]
+            assert torch.equal(block[: share.stop - share.start], rows[share])
+            assert not block[share.stop - share.start :].any()
+            assert f"1/sums/block{rank} of {count}" not in two
     assert World(0, 2).own(5) == slice(0, 2)
     assert World(1, 2).own(5) == slice(2, 5)
 
@@ -81,20 +88,43 @@ def test_prototypes_and_sdc_of_shares_are_those_of_the_whole(one, two, count):
             torch.testing.assert_close(two[f"{rank}/sums/{name}{count}"], whole, rtol=0, atol=1e-6, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["sdc", "ridge"])
+@pytest.mark.parametrize("name", program.LESSONS)
 def test_a_classifier_learns_the_same_from_shares(one, two, name):
-    for rank in range(2):
-        for part in ("prototypes", "drift", "quantiles"):
-            whole = one[f"lesson/{name}/{part}"]
-            torch.testing.assert_close(two[f"{rank}/lesson/{name}/{part}"], whole, rtol=1e-2, atol=2e-3)
-        assert torch.equal(two[f"{rank}/lesson/{name}/counts"], one[f"lesson/{name}/counts"])
-        assert torch.equal(two[f"{rank}/lesson/{name}/prototypes"], two[f"0/lesson/{name}/prototypes"])
+    """Two tasks, and known classes again: prototypes, drift, what the read-out learned, calibration."""
+    names = [key for key in one if key.startswith(f"lesson/{name}/") and not key.endswith("/sent")]
+    assert len(names) >= 9
+    for key in names:
+        for rank in range(2):
+            torch.testing.assert_close(two[f"{rank}/{key}"], one[key], rtol=1e-2, atol=2e-3, msg=f"{rank}/{key}")
+            if "counts" in key or "prototypes" in key:
+                assert torch.equal(two[f"{rank}/{key}"], two[f"0/{key}"]), key
+    for number in range(2):
+        assert torch.equal(two[f"1/lesson/{name}/counts{number}"], one[f"lesson/{name}/counts{number}"])
+
+
+def test_the_gate_clusters_and_slda_of_shares_are_those_of_the_whole(one, two):
+    """In float64, also with classes that a rank has nothing of, and with one image in all."""
+    names = [key for key in one if key.startswith("pooled/")]
+    assert any(key.endswith("/gate") for key in names)
+    assert any(key.endswith("/scatter") for key in names)
+    for key in names:
+        for rank in range(2):
+            torch.testing.assert_close(two[f"{rank}/{key}"], one[key], rtol=1e-9, atol=1e-9, msg=f"{rank}/{key}")
+
+
+def test_embeddings_reach_the_first_rank_in_blocks_and_nobody_else(one, two):
+    for place in ("file", "memory"):
+        torch.testing.assert_close(two[f"0/stored/{place}"], one[f"stored/{place}"], rtol=0, atol=1e-6)
+        assert torch.equal(two[f"0/stored/{place} twice"], two[f"0/stored/{place}"].repeat(2, 1))
+        assert two[f"1/stored/{place}"].shape == (0, 16)
+    assert int(two["0/stored/left"]) == 0
 
 
 def test_embeddings_stay_where_they_are_unless_an_estimator_needs_them(two):
-    """Before and after both tasks: 45 and 30 images a rank, 16 numbers of 4 bytes. SDC sends sums and scores."""
-    assert int(two["0/lesson/ridge/sent"]) == (2 * 45 + 2 * 30) * 16 * 4
-    assert int(two["0/lesson/sdc/sent"]) < int(two["0/lesson/ridge/sent"]) / 2
+    """Before and after both tasks: 75 and 30 images a rank, 16 numbers of 4 bytes. The others send sums and scores."""
+    whole = int(two["0/lesson/ridge/sent"])
+    assert whole == (2 * 75 + 2 * 30) * 16 * 4
+    assert int(two["0/lesson/sdc/sent"]) < whole / 2
 
 
 def test_weights_of_a_module_of_the_users_are_the_first_ranks(two):

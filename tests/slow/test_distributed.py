@@ -50,6 +50,17 @@ def test_twenty_steps_in_float64_are_those_of_one_process(one, tmp_path, size):
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-8, msg=f"rank {rank} of {size}: {name}")
 
 
+def test_no_rank_of_a_run_holds_all_embeddings(tmp_path):
+    """200 MB of them in each pass: a rank has blocks of 2 MB, and the first one looks at files."""
+    one, two = (ranks.run(size, tmp_path, "large") for size in (1, 2))
+    assert float(two["1/large/stages"]) < 60
+    assert float(two["0/large/stages"]) < 150
+    assert float(two["0/large/read-outs"]) < 80
+    assert float(one["0/large/read-outs"]) > 400  # alone all of them are in memory: what is measured can be seen
+    for name in ("E-FT", "E-FT+SDC"):
+        torch.testing.assert_close(two[f"0/large/{name}"], one[f"0/large/{name}"], rtol=0, atol=0.01, equal_nan=True)
+
+
 def command(size: int, *arguments: str) -> list[str]:
     """Return the command line of `protodrift` on so many ranks; one rank is a plain process."""
     if size == 1:

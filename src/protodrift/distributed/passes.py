@@ -1,20 +1,30 @@
 """Ordered passes over images: each rank embeds its share, and what follows from all of them is merged.
 
-Prototypes and SDC are sums over images (`drift.sharded`), so only sums travel, and no rank ever holds all embeddings.
+Prototypes, SDC, its gate and the covariance of SLDA are sums over images, so only sums travel, and no rank ever holds
+all embeddings. Those that are stored go to the first rank block by block, and from there into a file.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from ..drift.compensate import DriftReport, compensate
+from ..drift.base import Drift, FittedDrift
+from ..drift.gate import Gated
+from ..drift.pool import Pool
 from ..drift.sdc import SDC
 from ..drift.sharded import DriftSums, MeanSums
+from ..errors import RunError
 from ..labels import Label
-from ..networks.embedder import Embedder, embed
+from ..memory_budget import size_text
+from ..networks.embedder import Embedder, block_rows, embed, embed_in_parts
 from ..prototypes import Prototypes
 from .world import World
 
@@ -41,11 +51,79 @@ def embedded(
     return world.gather(embedded_share(world, network, images, batch_size, fold=fold), len(images), "passes")
 
 
-def embedded_on_first(world: World, network: Embedder, images: torch.Tensor) -> torch.Tensor:
-    """Embed N images, each rank its share; all of them on the first rank, (N, D), none on the others, (0, D)."""
+BLOCK = 2**21
+"""Bytes of embeddings that a rank sends to the first one at once."""
+
+
+def embedded_on_first(
+    world: World, network: Embedder, parts: Sequence[torch.Tensor], folder: Path | None = None
+) -> torch.Tensor:
+    """Embed N images, given in parts, each rank its share of every part; the first rank gets them all.
+
+    Args:
+        world: the ranks.
+        network: F.
+        parts: images; their embeddings follow each other.
+        folder: where the first rank puts them: into a file without a name, memory-mapped, which is gone when nobody
+            looks at it any more. None: into memory. A process that is alone has them in memory.
+
+    Returns:
+        (N, D) on the first rank, (0, D) on the others, which never hold more than a block.
+    """
     if world.alone:
-        return embed(network, images)
-    return world.gather_on_first(embedded_share(world, network, images), len(images), "passes")
+        found = [embed(network, part) for part in parts]
+        return found[0] if len(found) == 1 else torch.cat(found)
+    size, kind = network.embedding_dim, next(network.parameters()).dtype
+    whole = _room(sum(map(len, parts)) if world.is_first else 0, size, kind, folder)
+    start = 0
+    for part in parts:
+        shares = [world.own(len(part), rank) for rank in range(world.size)]
+        most = max(share.stop - share.start for share in shares)
+        rows = block_rows(network, part.shape[1:], BLOCK)
+        mine = part[shares[world.rank]]
+        own = embed_in_parts(network, mine, rows) if len(mine) else iter(())
+        for at in range(0, most, rows):
+            block = next(own, whole[:0])
+            for share, sent in zip(shares, world.blocks_on_first(block, min(rows, most - at), "passes"), strict=False):
+                rest = sent[: max(0, share.stop - share.start - at)]
+                first = start + share.start + at
+                whole[first : first + len(rest)] = rest
+        start += len(part)
+    return whole
+
+
+def joined(world: World, parts: Sequence[torch.Tensor], folder: Path | None = None) -> torch.Tensor:
+    """Return embeddings one after another, where `embedded_on_first` puts them."""
+    if world.alone or not world.is_first:
+        return torch.cat(list(parts))
+    whole = _room(sum(map(len, parts)), parts[0].shape[1], parts[0].dtype, folder)
+    start = 0
+    for part in parts:
+        for some in part.split(_COPIED):
+            whole[start : start + len(some)] = some
+            start += len(some)
+    return whole
+
+
+_COPIED = 4096  # rows at once
+
+
+def _room(count: int, size: int, kind: torch.dtype, folder: Path | None) -> torch.Tensor:
+    """Return room for (count, size) embeddings: in a file without a name, or in memory."""
+    if folder is None or not count:
+        return torch.empty(count, size, dtype=kind)
+    numbers = torch.empty(0, dtype=kind).numpy().dtype
+    total = count * size * numbers.itemsize
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, total)  # a full disk is told here, not by SIGBUS later
+            mapped = np.memmap(file, numbers, "r+", shape=(count, size))
+    except OSError as error:
+        raise RunError(
+            f"no room for {size_text(total)} of embeddings in {folder}: {error.strerror or error}. Everything finished "
+            "so far is kept: make room or choose another disk, and run the same command again."
+        ) from None
+    return torch.from_numpy(mapped)
 
 
 def merged_means(world: World, sums: MeanSums) -> MeanSums:
@@ -67,16 +145,67 @@ def merged_drift(world: World, own: DriftSums) -> DriftSums:
     return merged
 
 
+class OnRanks(Pool):
+    """The images lie on several ranks, each its share. All ranks ask together."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all ranks."""
+        values = values.clone()
+        self.world.sum([values], "passes")
+        return values
+
+    def least(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the least over all ranks, element by element."""
+        return self.world.gather(values[None], self.world.size, "passes").amin(dim=0)
+
+    def farthest(self, z: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Return the row with the largest value; of several, the first rank's."""
+        best = torch.full((1, 1 + z.shape[1]), -torch.inf, dtype=torch.float64)
+        if len(z):
+            at = values.argmax()
+            best = torch.cat([values[at, None], z[at]])[None].double()
+        rows = self.world.gather(best, self.world.size, "passes")
+        return rows[rows[:, 0].argmax(), 1:].to(z.dtype)
+
+    def fit(
+        self, drift: Drift, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> FittedDrift:
+        """Return the estimator fitted on the pairs of all ranks; only for what `can_merge` accepts."""
+        if isinstance(drift, Gated):
+            return drift.fit_in(self, z_old, z_new, labels)
+        assert isinstance(drift, SDC)
+        return _FittedOnRanks(self.world, drift.sigma, z_old, z_new)
+
+
+@dataclass(frozen=True)
+class _FittedOnRanks(FittedDrift):
+    """SDC with a vector field that lies on several ranks."""
+
+    world: World
+    sigma: float
+    z_old: torch.Tensor
+    z_new: torch.Tensor
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return mu + Delta (Eq. 13) and `effective_samples`, the same on every rank."""
+        return merged_drift(self.world, DriftSums(prototypes, self.sigma).add(self.z_old, self.z_new)).finish()
+
+
 def can_merge(method: Method) -> bool:
     """Return whether a method's prototypes, drift and read-out follow from sums over images.
 
-    SDC and nearest class means do. Other drift estimators and read-outs that learn look at all embeddings at once: for
-    them every rank gathers these.
+    SDC, gated or not, and read-outs that learn nothing or from sums (SLDA) do. Other drift estimators and read-outs
+    look at all embeddings at once: for them every rank gathers these.
     """
     from ..readouts import Readout
 
-    learns = type(method.readout).learn is not Readout.learn or method.readout.keeps is not None
-    return method.memory is None and not learns and (method.drift is None or type(method.drift) is SDC)
+    readout, drift = method.readout, method.drift
+    learns = type(readout).learn is not Readout.learn and not readout.learns_from_sums
+    moving = drift.estimator if isinstance(drift, Gated) else drift
+    return method.memory is None and not learns and readout.keeps is None and (moving is None or type(moving) is SDC)
 
 
 def share_prototypes(
@@ -93,13 +222,3 @@ def share_prototypes(
     """
     sums = merged_means(world, MeanSums.empty(len(labels), z.shape[1]).add(z, rows))
     return Prototypes(tuple(labels), sums.finish(z.dtype), sums.counts, torch.full((len(labels),), task))
-
-
-def share_compensate(
-    world: World, old: Prototypes, drift: SDC | None, z_old: torch.Tensor | None, z_new: torch.Tensor
-) -> tuple[Prototypes, DriftReport]:
-    """Move old prototypes (Eq. 13) by the pairs that each rank has, (n, D) each; z_old None: the network stayed."""
-    if drift is None or z_old is None:
-        return compensate(old, None)
-    moved, diagnostics = merged_drift(world, DriftSums(old.means, drift.sigma).add(z_old, z_new)).finish()
-    return old.moved_to(moved), DriftReport(old.labels, old.means, moved, diagnostics)

@@ -65,13 +65,14 @@ class World:
 
     # -- what is sent ----------------------------------------------------------------------------------------------
 
-    def own(self, count: int) -> slice:
-        """Return which of `count` rows are this rank's: shares follow each other and differ by at most one.
+    def own(self, count: int, rank: int | None = None) -> slice:
+        """Return which of `count` rows are this rank's, or another one's: shares follow each other and differ by at
+        most one.
 
         >>> [World(rank, 3).own(8) for rank in range(3)]
         [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
         """
-        return _share(self.rank, self.size, count)
+        return _share(self.rank if rank is None else rank, self.size, count)
 
     def sum(self, tensors: Sequence[torch.Tensor], what: str, *, hurry: bool = False) -> None:
         """Replace tensors of one type by their sums over all ranks, in place and in one message."""
@@ -96,17 +97,24 @@ class World:
         dist.all_gather(parts, parts[self.rank].clone(), group=self._hurried if hurry else self._patient)
         return self._joined(parts, count)
 
-    def gather_on_first(self, own: torch.Tensor, count: int, what: str) -> torch.Tensor:
-        """Return the rows of all ranks on the first rank, and none, (0, ...), on the others."""
+    def blocks_on_first(self, own: torch.Tensor, rows: int, what: str) -> list[torch.Tensor]:
+        """Return on the first rank what each rank gave, (rows, ...) padded with zeros; nothing on the others.
+
+        Args:
+            own: (n, ...), n <= rows; n may differ between ranks.
+            rows: the same on all ranks.
+            what: for the count of bytes.
+        """
         if self.alone:
-            return own
+            return [own]
         import torch.distributed as dist
 
-        parts = self._parts(own, count)
-        self._count(what, parts[self.rank])
-        mine = parts[self.rank].clone()
-        dist.gather(mine, parts if self.is_first else None, dst=0, group=self._patient)
-        return self._joined(parts, count) if self.is_first else own[:0]
+        mine = own.new_zeros(rows, *own.shape[1:])
+        mine[: len(own)] = own.detach()
+        self._count(what, mine)
+        blocks = [torch.empty_like(mine) for _ in range(self.size)] if self.is_first else []
+        dist.gather(mine, blocks or None, dst=0, group=self._patient)
+        return blocks
 
     def _parts(self, own: torch.Tensor, count: int) -> list[torch.Tensor]:
         # Collective operations take equal shapes: all are padded to the largest share.

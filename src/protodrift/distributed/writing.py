@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,11 @@ class SharedStore:
         self._world = world
         self._store = store
         self._planned = planned
+
+    @property
+    def room(self) -> Path | None:
+        """As `Store.room`, on the first rank."""
+        return None if self._store is None else self._store.room
 
     def get(self, kind: str, key: str) -> Packed | None:
         """Return a stage, or None.

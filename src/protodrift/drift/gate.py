@@ -11,7 +11,8 @@ from ..config import number, whole
 from ..statistics import Covariance
 from .algebra import squared_distances
 from .base import Drift, FittedDrift, check_pairs
-from .folds import HeldOut, leave_one_class_out
+from .folds import HeldOut, leave_one_class_out, nearest
+from .pool import HERE, Pool
 from .residual import AffineKernel
 from .sdc import relative_bandwidth
 
@@ -56,10 +57,17 @@ class Gated(Drift):
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedGated:
         """Fit the estimator, and try it on left-out classes."""
         check_pairs(z_old, z_new)
-        fitted = self.estimator.fit(z_old, z_new, labels)
-        if len(z_old) < 2:  # nothing to leave out
-            return FittedGated(self, fitted, None, z_old)
-        return FittedGated(self, fitted, leave_one_class_out(self.estimator, z_old, z_new, labels, self.folds), z_old)
+        return self.fit_in(HERE, z_old, z_new, labels)
+
+    def fit_in(
+        self, pool: Pool, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> FittedGated:
+        """Do the same with pairs that may lie in pieces; all pieces call this, and what it returns, together."""
+        fitted = pool.fit(self.estimator, z_old, z_new, labels)
+        if int(pool.total(torch.tensor(len(z_old)))) < 2:  # nothing to leave out
+            return FittedGated(self, fitted, None, z_old, pool)
+        held_out = leave_one_class_out(self.estimator, z_old, z_new, labels, self.folds, pool)
+        return FittedGated(self, fitted, held_out, z_old, pool)
 
 
 @dataclass(frozen=True)
@@ -70,27 +78,25 @@ class FittedGated(FittedDrift):
     fitted: FittedDrift
     held_out: HeldOut | None
     z_old: torch.Tensor
+    pool: Pool = HERE
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the gated positions, and `gate`, `uncertainty`, `distance`, `effective_samples`."""
         moved, inner = self.fitted.explain(prototypes)
-        distance = squared_distances(prototypes, self.z_old).amin(dim=1).sqrt()
+        distance = nearest(prototypes, self.z_old, self.pool)
         gate = self._gate(distance)
         step = moved.double() - prototypes.double()
-        values = {
-            "uncertainty": self._uncertainty(gate[:, None] * step, distance),
-            "effective_samples": _effective(prototypes, self.z_old),
-            "distance": distance,
-            **{name: value.double() for name, value in inner.items()},
-            "gate": gate,
-        }
+        values = {"uncertainty": self._uncertainty(gate[:, None] * step, distance), "distance": distance}
+        if "effective_samples" not in inner:
+            values["effective_samples"] = _effective(prototypes, self.z_old)
+        values.update({name: value.double() for name, value in inner.items()}, gate=gate)
         result = prototypes.double() + gate[:, None] * step
         return result.to(prototypes.dtype), {name: value.to(prototypes.dtype) for name, value in values.items()}
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gated means and (1 - g) Sigma + g T(Sigma)."""
         moved, pushed = self.fitted.transport(prototypes, covariances)
-        gate = self._gate(squared_distances(prototypes, self.z_old).amin(dim=1).sqrt()).to(prototypes.dtype)
+        gate = self._gate(nearest(prototypes, self.z_old, self.pool)).to(prototypes.dtype)
         means = prototypes + gate[:, None] * (moved - prototypes)
         return means, covariances + gate[:, None, None] * (pushed - covariances)
 

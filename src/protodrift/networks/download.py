@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 
 from ..errors import InputError
+from ..saving import file_sha256
 
 MOST_BYTES = 2 << 30
 """What a weight file may weigh; VGG16's has 0.5 GB."""
@@ -24,14 +25,10 @@ def sha256_of(path: Path) -> str:
     Raises:
         InputError: if it cannot be read.
     """
-    digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        return file_sha256(path)
     except OSError as error:
         raise InputError(f"the weight file {path} cannot be read: {error.strerror or error}.") from None
-    return digest.hexdigest()
 
 
 def expected_hash(url: str) -> str:

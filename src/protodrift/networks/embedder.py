@@ -180,13 +180,33 @@ def embed(network: Embedder, images: torch.Tensor, batch_size: int | None = None
             to pay for making it. It is made anew in every call, so that it is never older than the network. Without,
             and with a batch size of 256, results have the last bits that trainings have been made with.
     """
+    parts = list(embed_in_parts(network, images, max(1, len(images)), batch_size, fold=fold))
+    return parts[0]
+
+
+def embed_in_parts(
+    network: Embedder, images: torch.Tensor, rows: int, batch_size: int | None = None, *, fold: bool = True
+) -> Iterator[torch.Tensor]:
+    """Embed images as `embed` does, and yield the results of so many images at a time, (rows, D).
+
+    The parts have the bits of the whole if `rows` is a multiple of the batch size (`block_rows`). Of no images there is
+    one part, (0, D).
+    """
     device = next(network.parameters()).device
     size = batch_size or cache_sized(images.shape[1:], network.crop, device)
     run: nn.Module = folded(network) if fold and len(images) >= _WORTH_FOLDING else network
-    with evaluating(network), torch.inference_mode():
-        parts = [run(laid_out(part, device)) for part in images.split(size)]
-        z = torch.cat(parts).cpu()  # once: each copy to the CPU waits for the device
-    return z.clone()  # a normal tensor: inference tensors cannot be saved for backward
+    for some in images.split(rows):
+        with evaluating(network), torch.inference_mode():
+            parts = [run(laid_out(part, device)) for part in some.split(size)]
+            z = torch.cat(parts).cpu()  # once: each copy to the CPU waits for the device
+        yield z.clone()  # a normal tensor: inference tensors cannot be saved for backward
+
+
+def block_rows(network: Embedder, shape: torch.Size | tuple[int, ...], size: int) -> int:
+    """Return how many images of a shape have embeddings of about `size` bytes: a multiple of `embed`'s batch."""
+    weight = next(network.parameters())
+    batch = cache_sized(shape, network.crop, weight.device)
+    return batch * max(1, size // (batch * network.embedding_dim * weight.element_size()))
 
 
 _WORTH_FOLDING = 128  # images; making the copy takes as long as three of them, and it is a tenth faster

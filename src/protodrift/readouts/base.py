@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from ..config import Config
+from ..drift.pool import HERE, Pool
 from ..errors import InputError
 from ..statistics import Covariance, dense
 from ..statistics import Tensors as Tensors
@@ -83,6 +84,9 @@ class Readout(Config):
     needs_every_network: ClassVar[bool] = False
     """Whether it asks the networks of earlier tasks, which a learner does not keep."""
 
+    learns_from_sums: ClassVar[bool] = False
+    """Whether `learn` asks its pool for all it needs of all images, so that these may lie in pieces."""
+
     @property
     def space_name(self) -> str:
         """Names what `space` does: stages that agree on it can be shared."""
@@ -97,7 +101,9 @@ class Readout(Config):
         """Map embeddings into the space in which prototypes are averaged and compared, (N, D) -> (N, D)."""
         return z
 
-    def learn(self, kept: Tensors, z: torch.Tensor, rows: torch.Tensor, task: int, seed: int) -> Tensors:
+    def learn(
+        self, kept: Tensors, z: torch.Tensor, rows: torch.Tensor, task: int, seed: int, pool: Pool = HERE
+    ) -> Tensors:
         """Learn from a finished task's embeddings, in `space`, and return what to keep.
 
         Args:
@@ -107,6 +113,7 @@ class Readout(Config):
             rows: (N,) their classes: positions among all classes seen so far.
             task: t, counted from 1.
             seed: the run's seed.
+            pool: where the images are; elsewhere than here only for read-outs that learn from sums.
         """
         return kept
 

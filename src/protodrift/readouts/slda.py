@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from ..config import number
-from ..prototypes import class_means
+from ..drift.pool import HERE, Pool
 from .base import Readout, Tensors, View
 
 
@@ -28,15 +28,20 @@ class StreamingLDA(Readout):
     """
 
     stores: ClassVar[str] = "a prototype for every class, and one covariance"
+    learns_from_sums: ClassVar[bool] = True
     shrinkage: float = 1e-4
     rules: ClassVar = {"shrinkage": number(above=0, high=1)}
 
-    def learn(self, kept: Tensors, z: torch.Tensor, rows: torch.Tensor, task: int, seed: int) -> Tensors:
+    def learn(
+        self, kept: Tensors, z: torch.Tensor, rows: torch.Tensor, task: int, seed: int, pool: Pool = HERE
+    ) -> Tensors:
         """Add the task's scatter, (D, D) in float64, and its number of images."""
         z = z.double()
-        present, rows = rows.unique(return_inverse=True)
-        centred = z - class_means(z, rows, len(present))[rows]
-        scatter, count = centred.T @ centred, torch.tensor(len(z))
+        counts = pool.counts(rows)
+        present = counts > 0
+        rows = (present.cumsum(dim=0) - 1)[rows]
+        centred = z - pool.means(z, rows, counts[present])[rows]
+        scatter, count = pool.total(centred.T @ centred), counts.sum()
         if kept:
             scatter, count = kept["scatter"] + scatter, kept["count"] + count
         return {"scatter": scatter, "count": count}
