@@ -196,7 +196,8 @@ def test_files_have_the_bytes_that_safetensors_writes(monkeypatch):
         "wide": shared, "turned": shared.T, "again": shared, "doubles": shared.double()[:3], "scalar": torch.tensor(3),
         "none": torch.empty(0, 4), "flags": torch.tensor([True, False]), "half": shared[:2].half(),
         "brain": shared[:2].bfloat16(), "pixels": torch.arange(9, dtype=torch.uint8),
-        "words \"ü\"": torch.arange(3).int(), "small": torch.arange(3, dtype=torch.int8), "short": torch.arange(5, dtype=torch.int16),
+        "words \"ü\"": torch.arange(3).int(),
+        "small": torch.arange(3, dtype=torch.int8), "short": torch.arange(5, dtype=torch.int16),
     }  # fmt: skip
     expected = safetensors.torch.save({name: value.contiguous().clone() for name, value in named.items()})
     parts = list(saving.packed_parts(named))
