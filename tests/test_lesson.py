@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from protodrift import Everything, IncrementalClassifier, Schedule, Softmax, Training, lesson
 from protodrift.distributed.passes import embedded
+from protodrift.drift import ADC
 from protodrift.errors import InputError
 from protodrift.networks.embedder import embed
 
@@ -33,6 +34,27 @@ def test_new_images_pass_once_through_each_network(two_clouds, vectors, monkeypa
     two_clouds.partial_fit(X, y)
     assert seen == [(two_clouds.state_.trained.network, len(X)), (old, len(X))]
     assert two_clouds.drift_.labels  # and the drift was measured
+
+
+def test_a_drift_that_bends_images_is_given_them_and_both_networks(make_classifier, vectors, monkeypatch):
+    """ADC: also with images of known classes among the new ones."""
+    seen = []
+    probe = ADC.probe
+
+    def watched(self, network_old, network_new, images, prototypes):
+        z_old, z_new = network_old(images), network_new(images)
+        seen.append((len(images), float((z_old - z_new).detach().norm()), len(prototypes)))
+        return probe(self, network_old, network_new, images, prototypes)
+
+    monkeypatch.setattr(ADC, "probe", watched)
+    clf = make_classifier(drift=ADC(candidates=5, steps=1), training=QUICK)
+    clf.partial_fit(*vectors("owl", "emu"))
+    clf.partial_fit(*vectors("owl", "kea", "tui"), known="refresh")
+    ((images, moved, prototypes),) = seen
+    assert images == len(vectors("owl", "kea", "tui")[0])
+    assert moved > 0
+    assert prototypes == len(clf.drift_.labels) == 2
+    assert "effective_samples" in clf.drift_.diagnostics
 
 
 # -- known classes ----------------------------------------------------------------------------------------------------

@@ -28,10 +28,10 @@ from .data.dataset import Examples
 from .data.transforms import Augmentation
 from .distributed.passes import OnRanks, can_merge, embedded, embedded_share, share_prototypes
 from .distributed.world import current
-from .drift import DriftReport, compensate
+from .drift import DriftReport, FittedDrift, compensate
 from .drift.pool import HERE
 from .errors import InputError
-from .evolution import kept_covariance, readout_view, update_prototypes
+from .evolution import kept_covariance, probed, readout_view, update_prototypes
 from .labels import Label, sorted_labels
 from .learned import LearnedTask, LearnerState, class_drift, merged_means
 from .methods import Method
@@ -135,7 +135,7 @@ class _Work:
         previous = Trained(lesson.first_network()) if state is None else self._previous(state)
         held = hold_out(self.rows, self._share(), seeding.generator(lesson.seed, "held out", self.task))
         trained = self._train(previous, held)
-        self.network = trained.network
+        self.network_before, self.network = previous.network, trained.network
         z_new, z_again = self._embedded(trained.network)
         z_old, z_again_old = (None, None) if trained.network is previous.network else self._embedded(previous.network)
         prototypes, report = self._prototypes(trained, z_new, z_old, z_again, z_again_old)
@@ -205,15 +205,8 @@ class _Work:
             assert old is not None
             return compensate(old, None)
         fitted = None
-        if (
-            (self.in_shares or len(self.again))
-            and (old is not None and method.drift is not None)
-            and (z_old is not None and z_again_old is not None)
-        ):
-            # New images of old classes tell best how old prototypes moved: they are where these are.
-            space, classes = method.readout.space, sorted_labels((*self.new.labels, *self.again.labels))
-            pairs = space(torch.cat([z_old, z_again_old])), space(torch.cat([z_new, z_again]))
-            fitted = self.pool.fit(method.drift, *pairs, self._rows_among(classes))
+        if old is not None and z_old is not None and z_again_old is not None:
+            fitted = self._fitted(old, (z_old, z_again_old), (z_new, z_again))
         if self.in_shares:
             computed = share_prototypes(
                 self.world, self.classes, method.readout.space(z_new), self.rows[self.own], self.task
@@ -233,6 +226,20 @@ class _Work:
             kept=None if memory is None else (memory, embedded(self.world, trained.network, memory.images)),
             fitted=fitted,
         )
+
+    def _fitted(
+        self, old: Prototypes, z_old: tuple[torch.Tensor, ...], z_new: tuple[torch.Tensor, ...]
+    ) -> FittedDrift | None:
+        """Return the estimator that has seen all there is to see; None: new images are all, and one fit sees them."""
+        method = self.lesson.method
+        if method.drift is not None and method.drift.needs_networks:
+            images = Examples.concatenate([self.new, self.again]).images
+            return probed(method, self.network_before, self.network, images, old)
+        if method.drift is None or not (self.in_shares or len(self.again)):
+            return None
+        # New images of old classes tell best how old prototypes moved: they are where these are.
+        space, classes = method.readout.space, sorted_labels((*self.new.labels, *self.again.labels))
+        return self.pool.fit(method.drift, space(torch.cat(z_old)), space(torch.cat(z_new)), self._rows_among(classes))
 
     def _refreshed(self, prototypes: Prototypes, z_again: torch.Tensor) -> Prototypes:
         if not len(self.again):
