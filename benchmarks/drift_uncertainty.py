@@ -26,7 +26,7 @@ from protodrift.recipes import get_recipe, with_settings
 from protodrift.runs import load_data
 from protodrift.store import Store
 
-GATES = {"gated SDC 0.3": "SDC 0.3", "gated GP": "GP"}
+GATES = {"gated SDC 0.3": "SDC 0.3", "gated local linear": "local linear", "gated GP": "GP"}
 """Estimators with a gate, and the same without it."""
 
 

@@ -48,7 +48,8 @@ ESTIMATORS: dict[str, Drift] = {
     "ridge to identity": RidgeToIdentity(1.0),
     "SLDC": RidgeToIdentity(1e-2, intercept=False, shrink="blend"),
     "Procrustes": Procrustes(),
-    "local linear": LocalLinear(0.3, ridge=1.0),
+    "local linear": LocalLinear(),
+    "local linear, stiffer": LocalLinear(0.3, ridge=1.0),
     "affine + kernel": AffineKernel(1.0, 0.2),
     "EFC": EFCKernel(),
     "DPCR": DualProjection(),
@@ -57,6 +58,7 @@ ESTIMATORS: dict[str, Drift] = {
     "GP": GaussianProcess(),
     "GP at the point": GaussianProcess(cloud=0.0),
     "gated SDC 0.3": Gated(SDC(0.3)),
+    "gated local linear": Gated(LocalLinear()),
     "gated GP": Gated(GaussianProcess(), folds=5),
 }
 """The estimators that need only pairs of embeddings, by name; ADC needs networks and is much slower."""
