@@ -50,7 +50,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = protodrift.Nothing
 
 
-SHARED = {"config", "errors", "labels", "prototypes", "seeding", "statistics"}
+SHARED = {"pool", "config", "errors", "labels", "prototypes", "seeding", "statistics"}
 
 
 @pytest.mark.parametrize("room", ["drift", "prototypes", "readouts", "metrics"])

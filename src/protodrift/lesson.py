@@ -29,7 +29,6 @@ from .data.transforms import Augmentation
 from .distributed.passes import OnRanks, can_merge, embedded, embedded_share, share_prototypes
 from .distributed.world import current
 from .drift import DriftReport, FittedDrift, compensate
-from .drift.pool import HERE
 from .errors import InputError
 from .evolution import kept_covariance, probed, readout_view, update_prototypes
 from .labels import Label, sorted_labels
@@ -37,6 +36,7 @@ from .learned import LearnedTask, LearnerState, class_drift, merged_means
 from .methods import Method
 from .networks.embedder import Embedder
 from .penalties import Penalty, Tensors
+from .pool import HERE
 from .prototypes import Prototypes
 from .trainer import Checkpoint, OnProgress, Trained, Training, close_task, train_network
 

@@ -34,6 +34,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import load_file as load_mapped
 
 from .errors import ModelFileError
+from .hashing import file_sha256
 
 FORMAT = "protodrift-model"
 FORMAT_VERSION = 2
@@ -289,15 +290,6 @@ def _tensors(path: Path, digest: Any, mapped: bool) -> Tensors:
         return load_tensors(content)
     _check_digest(path, file_sha256(path), digest)
     return load_mapped(path)
-
-
-def file_sha256(path: Path) -> str:
-    """Return the hash of a file's content, which need not fit in memory."""
-    digest, buffer = hashlib.sha256(), bytearray(2**20)
-    with open(path, "rb", buffering=0) as opened:
-        while read := opened.readinto(buffer):
-            digest.update(memoryview(buffer)[:read])
-    return digest.hexdigest()
 
 
 def packed_parts(named: Tensors) -> Iterator[bytes]:

@@ -35,10 +35,11 @@ from .drift.compensate import DriftReport, compensate
 from .drift.sdc import SDC, KernelSums
 from .drift.sharded import DriftSums, MeanSums
 from .errors import InputError, ModelFileError
+from .hashing import file_sha256
 from .labels import Label
 from .networks.embedder import Embedder, embed
 from .prototypes import Prototypes
-from .saving import file_sha256, packed_manifest, replace_file, sync_directory
+from .saving import packed_manifest, replace_file, sync_directory
 
 FORMAT = "protodrift-shards"
 FORMAT_VERSION = 1

@@ -26,12 +26,12 @@ from protodrift.distributed.passes import OnRanks, merged_drift, merged_means
 from protodrift.distributed.world import World
 from protodrift.distributed.writing import compute_together
 from protodrift.drift import DriftSums, Gated, MeanSums, Ridge
-from protodrift.drift.pool import HERE
 from protodrift.errors import InputError, ProtodriftError, RunError
 from protodrift.methods import METHODS, Method, Schedule
 from protodrift.networks.build import build_embedder, embedding_options
 from protodrift.objectives import Triplet
 from protodrift.penalties import EWC, MAS, TaskContext, rewc
+from protodrift.pool import HERE
 from protodrift.readouts import StreamingLDA
 from protodrift.stages import Network, Tree
 from protodrift.store import Store

@@ -18,13 +18,13 @@ import torch
 
 from ..drift.base import Drift, FittedDrift
 from ..drift.gate import Gated
-from ..drift.pool import Pool
 from ..drift.sdc import SDC
 from ..drift.sharded import DriftSums, MeanSums
 from ..errors import RunError
 from ..labels import Label
 from ..memory_budget import size_text
 from ..networks.embedder import Embedder, block_rows, embed, embed_in_parts
+from ..pool import Pool
 from ..prototypes import Prototypes
 from .world import World
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..pool import HERE, Pool
 from .algebra import squared_distances
 from .base import Drift
-from .pool import HERE, Pool
 
 _ENOUGH = 4  # classes; of fewer, leaving one out leaves too little of the field to judge an estimator by
 _PARTS = 6

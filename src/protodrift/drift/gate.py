@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 
 from ..config import number, whole
+from ..pool import HERE, Pool
 from ..statistics import Covariance
 from .algebra import squared_distances
 from .base import Drift, FittedDrift, check_pairs
 from .folds import HeldOut, leave_one_class_out, nearest
-from .pool import HERE, Pool
 from .residual import AffineKernel
 from .sdc import relative_bandwidth
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 
 from ..config import Config
-from ..drift.pool import HERE, Pool
 from ..errors import InputError
+from ..pool import HERE, Pool
 from ..statistics import Covariance, dense
 from ..statistics import Tensors as Tensors
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from .. import seeding
 from ..config import number, whole
-from ..drift.pool import HERE, Pool
 from ..errors import InputError
+from ..pool import HERE, Pool
 from .base import Readout, Tensors, View
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from ..config import number
-from ..drift.pool import HERE, Pool
+from ..pool import HERE, Pool
 from .base import Readout, Tensors, View
 
 

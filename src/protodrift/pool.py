@@ -7,9 +7,12 @@ same lines compute with images that lie in pieces, and no piece ever leaves its 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from .base import Drift, FittedDrift
+if TYPE_CHECKING:
+    from .drift.base import Drift, FittedDrift
 
 
 class Pool:
