@@ -26,9 +26,21 @@ class Pool:
         """Return the least over all pieces, element by element; a piece without images gives inf."""
         return values
 
+    def smallest(self, values: torch.Tensor, k: int) -> torch.Tensor:
+        """Return the k-th smallest number of each row over all pieces, (R,): values (R, n) >= 0, float64, k >= 1.
+
+        >>> Pool().smallest(torch.tensor([[3.0, 1.0, 2.0]]), 2)
+        tensor([2.])
+        """
+        return values.kthvalue(k, dim=1).values
+
     def farthest(self, z: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Return the row of z, (D,), whose value in (n,) is the largest over all pieces; some piece has a row."""
         return z[values.argmax()]
+
+    def images(self, z: torch.Tensor) -> int:
+        """Return how many images all pieces have."""
+        return int(self.total(torch.tensor(len(z))))
 
     def fit(
         self, drift: Drift, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None

@@ -25,7 +25,7 @@ from protodrift.distributed.batches import check_agreement
 from protodrift.distributed.passes import OnRanks, merged_drift, merged_means
 from protodrift.distributed.world import World
 from protodrift.distributed.writing import compute_together
-from protodrift.drift import DriftSums, Gated, MeanSums, Ridge
+from protodrift.drift import DriftSums, Gated, LocalLinear, MeanSums, RelativeSDC, Ridge
 from protodrift.errors import InputError, ProtodriftError, RunError
 from protodrift.methods import METHODS, Method, Schedule
 from protodrift.networks.build import build_embedder, embedding_options
@@ -198,6 +198,7 @@ LESSONS = {
     "sdc": {"drift": SDC(0.3)},
     "ridge": {"drift": Ridge()},
     "gated": {"drift": Gated(SDC(0.3))},
+    "local": {"drift": Gated(LocalLinear())},
     "slda": {"drift": None, "readout": StreamingLDA(), "schedule": Schedule(train="first")},
 }
 """Lessons of a classifier: only a ridge looks at all embeddings at once."""
@@ -230,6 +231,12 @@ def lesson(found: dict[str, torch.Tensor], world: World) -> None:
     found["lesson/own/prototypes"] = own.state_.prototypes.means
 
 
+POOLED = (
+    Gated(SDC(0.9)), RelativeSDC(0.5), RelativeSDC(0.7, neighbours=3), LocalLinear(), Gated(LocalLinear(0.5)),
+)  # fmt: skip
+"""Estimators that need no embeddings of other ranks."""
+
+
 def pooled(found: dict[str, torch.Tensor], world: World) -> None:
     """The gate, clusters and SLDA's scatter of images that lie on ranks, in float64."""
     pool = HERE if world.alone else OnRanks(world)
@@ -241,9 +248,10 @@ def pooled(found: dict[str, torch.Tensor], world: World) -> None:
         prototypes = torch.randn(4, 5, generator=g, dtype=torch.float64)
         own = world.own(count)
         name = f"pooled/{classes} {count}"
-        moved, said = pool.fit(Gated(SDC(0.9)), z_old[own], z_new[own], rows[own]).explain(prototypes)
-        found[f"{name}/moved"] = moved
-        found.update({f"{name}/{key}": value for key, value in said.items()})
+        for drift in POOLED:
+            moved, said = pool.fit(drift, z_old[own], z_new[own], rows[own]).explain(prototypes)
+            found[f"{name}/{drift}/moved"] = moved
+            found.update({f"{name}/{drift}/{key}": value for key, value in said.items()})
         kept = StreamingLDA().learn({}, z_new[own], rows[own] + 3, 1, 0, pool)
         found[f"{name}/scatter"], found[f"{name}/count"] = kept["scatter"], kept["count"]
 

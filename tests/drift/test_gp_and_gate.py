@@ -6,7 +6,17 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 
-from protodrift.drift import SDC, Blend, Gated, GaussianProcess, MeanShift, Ridge, RidgeToIdentity, leave_one_class_out
+from protodrift.drift import (
+    SDC,
+    Blend,
+    Gated,
+    GaussianProcess,
+    LocalLinear,
+    MeanShift,
+    Ridge,
+    RidgeToIdentity,
+    leave_one_class_out,
+)
 from protodrift.drift.blend import capped_weights
 from protodrift.drift.folds import as_groups, clusters
 from protodrift.drift.gp import _TRANSLATION, Kernel, Spread, _Images, evenly
@@ -229,3 +239,16 @@ def test_weights_are_the_best_that_are_allowed():
         for _ in range(200):  # no allowed weights are better
             other = torch.from_numpy(rng.dirichlet(np.ones(4))[:3])
             assert ours <= float(other @ gram @ other - 2 * other @ target) + 1e-6
+
+
+@pytest.mark.parametrize(
+    "drift", [Gated(SDC()), Gated(LocalLinear()), Gated(GaussianProcess()), Blend(), LocalLinear()]
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_one_class_of_equal_images_can_be_learned(drift, count):
+    """A folder with one photo, or the same photo three times: there is no class and no cluster to leave out."""
+    z = torch.ones(count, 4)
+    moved, said = drift.fit(z, z + 1, torch.zeros(count, dtype=torch.long)).explain(torch.zeros(2, 4))
+    assert torch.isfinite(moved).all()
+    assert all(torch.isfinite(value).all() for value in said.values())
+    torch.testing.assert_close(moved, torch.ones(2, 4), rtol=0, atol=1.0)

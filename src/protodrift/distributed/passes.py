@@ -18,7 +18,8 @@ import torch
 
 from ..drift.base import Drift, FittedDrift
 from ..drift.gate import Gated
-from ..drift.sdc import SDC
+from ..drift.local import LocalLinear
+from ..drift.sdc import SDC, RelativeSDC, relative_bandwidth
 from ..drift.sharded import DriftSums, MeanSums
 from ..errors import RunError
 from ..labels import Label
@@ -26,7 +27,7 @@ from ..memory_budget import size_text
 from ..networks.embedder import Embedder, block_rows, embed, embed_in_parts
 from ..pool import Pool
 from ..prototypes import Prototypes
-from .world import World
+from .world import Tensors, World
 
 if TYPE_CHECKING:
     from ..methods import Method
@@ -161,6 +162,20 @@ class OnRanks(Pool):
         """Return the least over all ranks, element by element."""
         return self.world.gather(values[None], self.world.size, "passes").amin(dim=0)
 
+    def smallest(self, values: torch.Tensor, k: int) -> torch.Tensor:
+        """Return the k-th smallest of each row, (R,): 64 rounds of counting halve the numbers that it can be.
+
+        Numbers that are not negative have the order of their bits, so the answer is exact.
+        """
+        bits = values.double().contiguous().view(torch.int64)
+        low = torch.full((len(values),), -1)
+        high = torch.full((len(values),), torch.inf, dtype=torch.float64).view(torch.int64)
+        while bool((high - low > 1).any()):  # k numbers or more are <= high, fewer than k are <= low
+            middle = low + (high - low) // 2
+            enough = self.total((bits <= middle[:, None]).sum(dim=1)) >= k
+            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        return high.view(torch.float64)
+
     def farthest(self, z: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Return the row with the largest value; of several, the first rank's."""
         best = torch.full((1, 1 + z.shape[1]), -torch.inf, dtype=torch.float64)
@@ -174,38 +189,54 @@ class OnRanks(Pool):
         self, drift: Drift, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None
     ) -> FittedDrift:
         """Return the estimator fitted on the pairs of all ranks; only for what `can_merge` accepts."""
-        if isinstance(drift, Gated):
+        if isinstance(drift, (Gated, LocalLinear)):
             return drift.fit_in(self, z_old, z_new, labels)
-        assert isinstance(drift, SDC)
-        return _FittedOnRanks(self.world, drift.sigma, z_old, z_new)
+        assert isinstance(drift, (SDC, RelativeSDC))
+        return _FittedOnRanks(self, drift, z_old, z_new)
 
 
 @dataclass(frozen=True)
 class _FittedOnRanks(FittedDrift):
     """SDC with a vector field that lies on several ranks."""
 
-    world: World
-    sigma: float
+    ranks: OnRanks
+    config: SDC | RelativeSDC
     z_old: torch.Tensor
     z_new: torch.Tensor
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return mu + Delta (Eq. 13) and `effective_samples`, the same on every rank."""
-        return merged_drift(self.world, DriftSums(prototypes, self.sigma).add(self.z_old, self.z_new)).finish()
+        """Return mu + Delta (Eq. 13) and what the estimator says beside it, the same on every rank."""
+        if isinstance(self.config, SDC):
+            return self._merged(prototypes, self.config.sigma)
+        told = self.config.fraction, self.config.neighbours
+        sigma = relative_bandwidth(prototypes, self.z_old, *told, self.ranks)
+        moved, said = self._merged(prototypes, sigma)
+        return moved, {**said, "sigma": sigma.to(prototypes.dtype)}
+
+    def _merged(self, prototypes: torch.Tensor, sigma: float | torch.Tensor) -> tuple[torch.Tensor, Tensors]:
+        return merged_drift(self.ranks.world, DriftSums(prototypes, sigma).add(self.z_old, self.z_new)).finish()
+
+
+_FROM_SUMS = (SDC, RelativeSDC, LocalLinear)
 
 
 def can_merge(method: Method) -> bool:
     """Return whether a method's prototypes, drift and read-out follow from sums over images.
 
-    SDC, gated or not, and read-outs that learn nothing or from sums (SLDA) do. Other drift estimators and read-outs
-    look at all embeddings at once: for them every rank gathers these.
+    SDC and local linear drift, gated or not, and read-outs that learn nothing or from sums (SLDA) do. Other drift
+    estimators and read-outs look at all embeddings at once: for them every rank gathers these.
     """
     from ..readouts import Readout
 
     readout, drift = method.readout, method.drift
     learns = type(readout).learn is not Readout.learn and not readout.learns_from_sums
     moving = drift.estimator if isinstance(drift, Gated) else drift
-    return method.memory is None and not learns and readout.keeps is None and (moving is None or type(moving) is SDC)
+    return (
+        method.memory is None
+        and not learns
+        and readout.keeps is None
+        and (moving is None or type(moving) in _FROM_SUMS)
+    )
 
 
 def share_prototypes(

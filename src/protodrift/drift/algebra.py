@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..pool import HERE, Pool
+
 _SMALLEST = 1e-10
 """Eigenvalues of a Gram matrix below this share of the largest are rounding: embeddings come in float32, whose relative
 error of 1e-7 is 1e-14 in squares, summed over images. A 512-dimensional embedding of 64 features has 448 of them."""
@@ -28,7 +30,7 @@ class Spectrum:
 
     def regulariser(self, ridge: float) -> float:
         """Return lambda = ridge * trace / D: a ridge relative to the mean eigenvalue, so no unit enters."""
-        return ridge * float(self.values.sum()) / self.size
+        return ridge * float(self.values.sum()) / max(1, self.size)  # no directions: images that all are the same
 
     def inverse(self, ridge: float) -> torch.Tensor:
         """Return (G + lambda I)^-1 on the range of G and 0 beyond it, (D, D)."""
@@ -58,9 +60,9 @@ def squared_distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return cross.add_(a.square().sum(dim=1, keepdim=True)).clamp_(min=0)
 
 
-def subspace(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def subspace(z: torch.Tensor, pool: Pool = HERE) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mean (D,) and an orthonormal basis (D, r) of the directions in which z, (N, D), varies at all."""
     z = z.double()
-    mean = z.mean(dim=0)
+    mean = pool.total(z.sum(dim=0)) / pool.images(z)
     centred = z - mean
-    return mean, Spectrum.of(centred.T @ centred).vectors
+    return mean, Spectrum.of(pool.total(centred.T @ centred)).vectors

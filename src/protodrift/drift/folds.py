@@ -73,7 +73,8 @@ def leave_one_class_out(
     predicted, distance = before.clone(), torch.zeros(count, dtype=torch.float64)
     for fold in fold_of.unique():
         out = fold_of == fold
-        shown = ~out[groups]
+        # Of images that are all the same there is one group: nothing can be left out, and it is asked about that.
+        shown = ~out[groups] if count > 1 else torch.ones_like(groups, dtype=torch.bool)
         part = None if labels is None else labels[shown]
         predicted[out] = pool.fit(drift, z_old[shown], z_new[shown], part).transport(before[out])
         distance[out] = nearest(before[out], z_old[shown], pool)
@@ -107,7 +108,7 @@ def as_groups(z: torch.Tensor, labels: torch.Tensor | None, pool: Pool = HERE) -
 def clusters(z: torch.Tensor, count: int, rounds: int = 20, pool: Pool = HERE) -> torch.Tensor:
     """Return a cluster of each row, (N,), none empty: k-means from farthest-first centres; nothing is drawn."""
     z = z.double()
-    images = int(pool.total(torch.tensor(len(z))))
+    images = pool.images(z)
     count = min(count, images)
     mean = pool.total(z.sum(dim=0, keepdim=True)) / images
     at = pool.farthest(z, _squared(mean, z)[0])[None]

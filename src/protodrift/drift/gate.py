@@ -64,10 +64,10 @@ class Gated(Drift):
     ) -> FittedGated:
         """Do the same with pairs that may lie in pieces; all pieces call this, and what it returns, together."""
         fitted = pool.fit(self.estimator, z_old, z_new, labels)
-        if int(pool.total(torch.tensor(len(z_old)))) < 2:  # nothing to leave out
-            return FittedGated(self, fitted, None, z_old, pool)
         held_out = leave_one_class_out(self.estimator, z_old, z_new, labels, self.folds, pool)
-        return FittedGated(self, fitted, held_out, z_old, pool)
+        # Of one image, or of equal ones, nothing was left out: then nothing is known.
+        known = bool(held_out.distance.max() > 0)
+        return FittedGated(self, fitted, held_out if known else None, z_old, pool)
 
 
 @dataclass(frozen=True)

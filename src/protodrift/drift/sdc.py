@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 
 from ..config import number, optional, whole
+from ..pool import HERE, Pool
 from .algebra import squared_distances
 from .base import Drift, FittedDrift, check_pairs, check_prototypes
 
@@ -218,13 +219,17 @@ class FittedRelativeSDC(FittedDrift):
 
 
 def relative_bandwidth(
-    prototypes: torch.Tensor, z_old: torch.Tensor, fraction: float, neighbours: int | None
+    prototypes: torch.Tensor, z_old: torch.Tensor, fraction: float, neighbours: int | None, pool: Pool = HERE
 ) -> torch.Tensor:
     """Return sigma_c, (K,), in float64: see `RelativeSDC`. Coinciding points get the smallest positive bandwidth."""
-    distances = squared_distances(prototypes, z_old).sqrt()
-    if neighbours is None:
-        scale = distances.median() if distances.numel() else torch.ones((), dtype=torch.float64)
-        scale = scale.expand(len(prototypes))
+    count = pool.images(z_old)
+    empty = torch.zeros(len(prototypes), 0, dtype=torch.float64)
+    distances = squared_distances(prototypes, z_old).sqrt() if len(z_old) else empty
+    if not len(prototypes) or not count:
+        scale = torch.ones(len(prototypes), dtype=torch.float64)
+    elif neighbours is None:
+        # The lower median of all distances.
+        scale = pool.smallest(distances.reshape(1, -1), (len(prototypes) * count + 1) // 2).expand(len(prototypes))
     else:
-        scale = distances.kthvalue(min(neighbours, len(z_old)), dim=1).values
+        scale = pool.smallest(distances, min(neighbours, count))
     return (fraction * scale).clamp(min=1e-12)
