@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import torch
 
 from ..config import number, optional, whole
 from ..pool import HERE, Pool
-from .algebra import Spectrum, squared_distances, subspace
+from .algebra import squared_distances, subspace
 from .base import Drift, FittedDrift, check_pairs, check_prototypes
 from .linear import push
 from .sdc import relative_bandwidth
@@ -26,7 +26,7 @@ class LocalLinear(Drift):
     With lambda -> infinity it is SDC; where all weights are equal it is `RidgeToIdentity` with an intercept. Unlike
     SDC it sees that images on one side of the prototype move otherwise than those on the other, and extrapolates.
 
-    Cost: O(N r^2 + r^3 + N D) a prototype, in the r directions that the images span.
+    Cost: O(N r) a step of conjugate gradients and O(N D) in all, a prototype, in the r directions that the images span.
 
     The constants are the best of nine pairs on the part of `results/drift.md` that was kept for choosing.
 
@@ -54,21 +54,6 @@ class LocalLinear(Drift):
 
 
 @dataclass(frozen=True)
-class _Around:
-    """The weighted problem around one prototype, in coordinates of the subspace."""
-
-    weights: torch.Tensor  # (n,), of sum 1 over all pieces
-    points: torch.Tensor  # (n, r), about their weighted mean
-    arm: torch.Tensor  # (r,), from the weighted mean to the prototype
-    inverse: torch.Tensor  # (r, r)
-
-    @property
-    def lever(self) -> torch.Tensor:
-        """What the slope adds to the weight of each image, (n,): B itself is never formed."""
-        return self.weights * (self.points @ (self.inverse @ self.arm))
-
-
-@dataclass(frozen=True)
 class FittedLocalLinear(FittedDrift):
     """The vector field of one task, asked with an affine map of its own around each prototype."""
 
@@ -81,36 +66,100 @@ class FittedLocalLinear(FittedDrift):
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return p + b, and the `effective_samples` behind each."""
-        if not len(prototypes):
-            return prototypes, {"effective_samples": prototypes.new_empty(0)}
-        weights = torch.stack([around.weights + around.lever for around in self._problems(prototypes)])
+        around = self._around(prototypes)
+        solved = conjugate_gradients(around.times, around.arms)
+        # b = sum v_i delta_i, v_i = w_i (1 + (m_i - mbar)(C + lambda I)^-1 (p - mbar)'): B is never formed.
+        weights = around.weights * (1 + around.along(solved))
         moved = prototypes.double() + self.pool.total(weights @ self.delta)
         effective = 1 / self.pool.total(weights.square().sum(dim=1))
         return moved.to(prototypes.dtype), {"effective_samples": effective.to(prototypes.dtype)}
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return means and A' Sigma A with each prototype's own A = I + B."""
-        result = []
-        for sigma, around in zip(covariances, self._problems(prototypes), strict=True):
-            slope = around.inverse @ self.pool.total((around.weights[:, None] * around.points).T @ self.delta)
-            identity = torch.eye(len(self.mean), dtype=torch.float64)
+        around, result = self._around(prototypes), []
+        identity = torch.eye(len(self.mean), dtype=torch.float64)
+        for row, sigma in enumerate(covariances):
+            points = around.points - around.means[row]
+            weighted = around.weights[row, :, None] * points
+            spread, cross = self.pool.total(weighted.T @ points), self.pool.total(weighted.T @ self.delta)
+            slope = torch.linalg.solve(
+                spread + around.penalty[row] * torch.eye(len(spread), dtype=torch.float64), cross
+            )
             result.append(push(sigma[None], identity + self.basis @ slope))
         return self.explain(prototypes)[0], torch.cat(result) if result else covariances
 
-    def _problems(self, prototypes: torch.Tensor) -> Iterator[_Around]:
+    def _around(self, prototypes: torch.Tensor) -> _Around:
         check_prototypes(prototypes, len(self.mean))
-        config = self.config
-        sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbours, self.pool)
-        log_w = torch.full((len(prototypes), len(self.z_old)), -torch.inf, dtype=torch.float64)
+        config, pool = self.config, self.pool
+        sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbours, pool)
+        log_w = torch.zeros(len(prototypes), len(self.z_old), dtype=torch.float64)
+        peak = torch.full_like(sigma, -torch.inf)
         if len(self.z_old):
             log_w = -squared_distances(prototypes, self.z_old) / (2 * sigma.square()[:, None])
-        peak = -self.pool.least(-log_w.amax(dim=1) if len(self.z_old) else torch.full_like(sigma, torch.inf))
-        weights = (log_w - peak[:, None]).exp()
-        weights = weights / self.pool.total(weights.sum(dim=1))[:, None]
+            peak = log_w.amax(dim=1)
+        weights = (log_w + pool.least(-peak)[:, None]).exp()
+        weights = weights / pool.total(weights.sum(dim=1))[:, None]
         points = (self.z_old.double() - self.mean) @ self.basis
-        at = (prototypes.double() - self.mean) @ self.basis
-        means = self.pool.total(weights @ points)
-        for w, mean, p in zip(weights, means, at, strict=True):
-            about = points - mean
-            spread = self.pool.total((w[:, None] * about).T @ about)
-            yield _Around(w, about, p - mean, Spectrum.of(spread).inverse(config.ridge))
+        means = pool.total(weights @ points)
+        variance = pool.total(weights @ points.square().sum(dim=1)) - means.square().sum(dim=1)
+        scale = variance.clamp(min=0) / max(1, points.shape[1])
+        # Where all the weight is on one place there is no slope to see: any penalty makes it 0.
+        penalty = torch.where(scale > 0, config.ridge * scale, 1.0)
+        arms = (prototypes.double() - self.mean) @ self.basis - means
+        return _Around(weights, points, means, arms, penalty, pool)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """The weighted problems around K prototypes, in coordinates of the subspace; n images are here.
+
+    Attributes:
+        weights: (K, n), of sum 1 over all pieces.
+        points: (n, r) the images.
+        means: (K, r) their weighted means mbar.
+        arms: (K, r) p - mbar.
+        penalty: (K,) lambda.
+    """
+
+    weights: torch.Tensor
+    points: torch.Tensor
+    means: torch.Tensor
+    arms: torch.Tensor
+    penalty: torch.Tensor
+    pool: Pool
+
+    def along(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (m_i - mbar_k) . x_k for one x a prototype, (K, r) -> (K, n)."""
+        return x @ self.points.T - (x * self.means).sum(dim=1, keepdim=True)
+
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (C_k + lambda_k I) x_k, (K, r): no C_k is ever formed."""
+        products = self.pool.total((self.weights * self.along(x)) @ self.points)
+        return products + self.penalty[:, None] * x
+
+
+def conjugate_gradients(
+    times: Callable[[torch.Tensor], torch.Tensor], b: torch.Tensor, *, tolerance: float = 1e-11
+) -> torch.Tensor:
+    """Solve A_k x_k = b_k for K positive definite matrices at once, (K, r) -> (K, r), from products alone.
+
+    Args:
+        times: (K, r) -> (K, r), A_k x_k.
+        b: (K, r).
+        tolerance: of |b - A x| relative to |b|.
+    """
+    x, rest = torch.zeros_like(b), b.clone()
+    direction, squares = rest.clone(), rest.square().sum(dim=1)
+    enough = tolerance**2 * squares
+    for _ in range(10 * b.shape[1]):
+        if not bool((squares > enough).any()):
+            break
+        product = times(direction)
+        # What is solved stays as it is: its direction is 0.
+        step = squares / (direction * product).sum(dim=1).clamp(min=1e-300)
+        step = torch.where(squares > enough, step, 0.0)[:, None]
+        x += step * direction
+        rest -= step * product
+        before, squares = squares, rest.square().sum(dim=1)
+        direction = rest + torch.where(before > 0, squares / before, 0.0)[:, None] * direction
+    return x
