@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import signal
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,10 @@ import torch
 
 from protodrift import SDC, IncrementalClassifier, Training, Triplet
 from protodrift.data import Dataset, Examples, load_digits
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background ignores Ctrl-C for them and all that they start; some press it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # the networks here are tiny: threads only wait for each other
 
