@@ -29,6 +29,16 @@ def chosen_on(cell: Cell, settings: Sequence[str]) -> bool:
     return False
 
 
+def narrow(cells: Sequence[Cell], *, large: bool) -> str:
+    """Return `compare.table`, with only the columns of settings whose mean gap is large, or only of the others."""
+    rows = [[part.strip() for part in line.strip("|").split("|")] for line in table(cells).splitlines()]
+    heads = list(dict.fromkeys((c.setting, c.method) for c in cells))
+    gaps = [np.mean([c.gap for c in cells if (c.setting, c.method) == head]) for head in heads]
+    kept = [6 + i for i, gap in enumerate(gaps) if (gap >= LEAST_GAP) == large]
+    columns = [0, 1, 2, 3, 4, 5, *kept] if large else [0, *kept]
+    return "\n".join("| " + " | ".join(row[i] for i in columns) + " |" for row in rows)
+
+
 def against(cells: Sequence[Cell], one: str, other: str) -> str:
     """Return a table: the gap closed by two estimators in every setting and method, seeds pooled, and the difference.
 
@@ -80,7 +90,8 @@ def main() -> None:
         if own:
             pooled = summarise(own)[0].pooled
             print(f"## {name}: {len({(c.setting, c.method, c.seed) for c in own})} trainings, {pooled} with a gap of "
-                  f"{100 * LEAST_GAP:.0f} points or more\n\n{table(own)}\n")  # fmt: skip
+                  f"{100 * LEAST_GAP:.0f} points or more\n\n{narrow(own, large=True)}\n\n"
+                  f"The settings with smaller gaps, points:\n\n{narrow(own, large=False)}\n")  # fmt: skip
     if args.default:
         print(f"## {args.default} against {args.sdc}\n\n{against(parts['Reported'], args.default, args.sdc)}\n")
         worst = min((c for c in cells if c.estimator == args.default), key=lambda c: c.gain)

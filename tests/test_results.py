@@ -1,10 +1,13 @@
 """What results/ claims is what its data says."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from protodrift.compare import Cell, summarise
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -130,3 +133,39 @@ def test_what_the_cub_page_claims(birds):
     assert birds["E-EWC"]["average_accuracy"][-1] > birds["E-FT"]["average_accuracy"][-1]
     best = max(entry["average_accuracy"][-1] for name, entry in birds.items() if "oracle" not in name)
     assert round(1000 * birds["E-LwF+SDC"]["average_accuracy"][-1]) == round(1000 * best)
+
+
+@pytest.fixture(scope="module")
+def drift():
+    """The cells of results/drift.json: those that were chosen on, and those that are reported."""
+    file = RESULTS.parent / "benchmarks" / "drift_table.py"
+    spec = importlib.util.spec_from_file_location("drift_table", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    cells = [Cell(**one) for one in json.loads((RESULTS / "drift.json").read_text())]
+    chosen = [c for c in cells if module.chosen_on(c, ["cifar100-ten", "cifar100-eleven:E-FT,E-LwF"])]
+    return module, chosen, [c for c in cells if c not in chosen]
+
+
+def test_the_drift_page_prints_what_was_measured(drift):
+    module, chosen, reported = drift
+    page = (RESULTS / "drift.md").read_text()
+    for part in (module.narrow(chosen, large=True), module.narrow(reported, large=True)):
+        assert part in page
+    assert module.narrow(reported, large=False) in page
+    assert module.against(reported, "gated local linear", "SDC 0.3") in page
+
+
+def test_what_the_drift_page_claims(drift):
+    _, chosen, reported = drift
+    assert {c.seed for c in chosen} == {0}
+    told = {one.estimator: one for one in summarise(reported)}
+    ours, sdc = told["gated local linear"], told["SDC 0.3"]
+    assert ours.gap_closed > sdc.gap_closed + 0.1
+    assert ours.gap_closed < 1.3 * sdc.gap_closed  # the aim that is not met
+    assert ours.relative_error < 0.7 * sdc.relative_error
+    for setting in ("cifar100-ten", "cifar100-eleven"):
+        part = {one.estimator: one for one in summarise(c for c in reported if c.setting == setting)}
+        assert part["gated local linear"].gap_closed > 1.3 * part["SDC 0.3"].gap_closed
+    gated = [c.gain for c in (*chosen, *reported) if c.estimator.startswith("gated")]
+    assert min(gated) > -0.0013
