@@ -1,6 +1,7 @@
 """Where the images of a task are: all here, or in pieces elsewhere.
 
-What an estimator or a read-out needs of all images at once is asked of a pool: a sum, a least value, the farthest row.
+What an estimator or a read-out needs of all images at once is asked of a pool: a sum, a least or k-th smallest value,
+the farthest row.
 Of images that are all in this process the answer is what was asked; `distributed.passes.OnRanks` asks all ranks. So the
 same lines compute with images that lie in pieces, and no piece ever leaves its place.
 """

@@ -34,7 +34,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import load_file as load_mapped
 
 from .errors import ModelFileError
-from .hashing import file_sha256
+from .files import file_sha256
 
 FORMAT = "protodrift-model"
 FORMAT_VERSION = 2

@@ -35,7 +35,7 @@ from .drift.compensate import DriftReport, compensate
 from .drift.sdc import SDC, KernelSums
 from .drift.sharded import DriftSums, MeanSums
 from .errors import InputError, ModelFileError
-from .hashing import file_sha256
+from .files import file_sha256
 from .labels import Label
 from .networks.embedder import Embedder, embed
 from .prototypes import Prototypes

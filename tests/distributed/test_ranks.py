@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from protodrift.distributed import ALONE, World, current, joined, launched
+from protodrift.distributed import ALONE, World, current, joined, launched, passes
+from protodrift.errors import RunError
 
 HERE = Path(__file__).parent
 
@@ -118,6 +121,18 @@ def test_embeddings_reach_the_first_rank_in_blocks_and_nobody_else(one, two):
         assert torch.equal(two[f"0/stored/{place} twice"], two[f"0/stored/{place}"].repeat(2, 1))
         assert two[f"1/stored/{place}"].shape == (0, 16)
     assert int(two["0/stored/left"]) == 0
+
+
+def test_a_full_disk_is_told_before_embeddings_are_computed(tmp_path, monkeypatch):
+    def full(descriptor, offset, length):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(
+        RunError, match=r"no room for 2\.0 MB of embeddings in .*: No space left on device\. Everything"
+    ):
+        passes._room(1000, 512, torch.float32, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_embeddings_stay_where_they_are_unless_an_estimator_needs_them(two):

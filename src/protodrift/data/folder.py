@@ -107,7 +107,7 @@ def load_folder(
         size: images become size x size.
         test: a second folder of the same classes, as test images.
         classes: read only these class folders.
-        memory: bytes of decoded images held in memory; None: `budget.memory_budget()`.
+        memory: bytes of decoded images held in memory; None: `memory_budget()`.
 
     Returns:
         A `Dataset` whose labels are the names of the class folders.

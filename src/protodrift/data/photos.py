@@ -217,7 +217,7 @@ def read_photos(
         found: from `find_photos`.
         size: side of the decoded squares.
         on_file: called with the number of files done.
-        memory: bytes of decoded photos held in memory; None: `budget.memory_budget()`. More of them go to a file
+        memory: bytes of decoded photos held in memory; None: `memory_budget()`. More of them go to a file
             without a name, and are read batch by batch.
         folder: where that file is; None: the user's cache directory.
 

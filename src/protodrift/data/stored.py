@@ -10,8 +10,6 @@ photos never outlive the lesson that they were decoded for.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from ..errors import InputError
+from ..files import nameless_file
 from ..memory_budget import memory_budget, size_text
 
 READ_AT_ONCE = 2**26
@@ -52,9 +51,7 @@ class StoredRoom:
         self._lock = threading.Lock()
         total = count * self._size
         try:
-            self._file = tempfile.TemporaryFile(dir=_existing(Path(folder)), buffering=0)  # noqa: SIM115
-            if hasattr(os, "posix_fallocate") and total:
-                os.posix_fallocate(self._file.fileno(), 0, total)
+            self._file = nameless_file(_existing(Path(folder)), total)
         except OSError as error:
             raise InputError(
                 f"no room for {size_text(total)} of decoded images in {folder}: {error.strerror or error}. Make "
@@ -101,7 +98,7 @@ def room(
 
     Args:
         count, shape: N and (C, H, W).
-        memory: bytes; None: `budget.memory_budget()`.
+        memory: bytes; None: `memory_budget()`.
         folder: where the file is; None: the user's cache directory, for temporary directories are often in memory.
     """
     if count * int(np.prod(shape)) <= memory_budget(memory):

@@ -6,8 +6,6 @@ all embeddings. Those that are stored go to the first rank block by block, and f
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from ..drift.local import LocalLinear
 from ..drift.sdc import SDC, RelativeSDC, relative_bandwidth
 from ..drift.sharded import DriftSums, MeanSums
 from ..errors import RunError
+from ..files import nameless_file
 from ..labels import Label
 from ..memory_budget import size_text
 from ..networks.embedder import Embedder, block_rows, embed, embed_in_parts
@@ -116,8 +115,7 @@ def _room(count: int, size: int, kind: torch.dtype, folder: Path | None) -> torc
     numbers = torch.empty(0, dtype=kind).numpy().dtype
     total = count * size * numbers.itemsize
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, total)  # a full disk is told here, not by SIGBUS later
+        with nameless_file(folder, total) as file:
             mapped = np.memmap(file, numbers, "r+", shape=(count, size))
     except OSError as error:
         raise RunError(

@@ -147,6 +147,7 @@ def prepare(network: Embedder) -> Embedder:
 
 def in_layout(module: M, layout: torch.memory_format) -> M:
     """Bring the weights of a module into a memory layout, in place, and return it."""
+    # torch's stubs know `to(memory_format=...)` of tensors only.
     return module.to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 
 from ..errors import InputError
-from ..hashing import file_sha256
+from ..files import file_sha256
 
 MOST_BYTES = 2 << 30
 """What a weight file may weigh; VGG16's has 0.5 GB."""
