@@ -289,6 +289,26 @@ def test_the_adapter_learns_a_map_moves_gaussians_and_keeps_its_seed(cloud, stre
     torch.testing.assert_close(half, pushed[:3])  # which classes are asked about together does not matter
 
 
+@pytest.mark.parametrize("images", [60, 5])
+def test_the_adapter_moves_a_gaussian_as_samples_of_it_move(images):
+    """Against samples of the whole x, pushed one by one; also where images span less than the class does."""
+    g = torch.Generator().manual_seed(1)
+    z_old = torch.randn(images, 6, generator=g).double()
+    fitted = AdaGauss(epochs=80, samples=40_000, learning_rate=1e-2).fit(z_old, torch.tanh(z_old) + 0.5)
+    p, root = torch.randn(1, 6, generator=g).double(), 0.5 * torch.randn(6, 6, generator=g).double()
+    x = p + torch.randn(400_000, 6, generator=g).double() @ root.T
+    naive = fitted.adapt(x)
+    mean, sigma = fitted.transport(p, (root @ root.T)[None])
+    scale = float((naive.mean(dim=0) - p).norm())
+    assert scale > 0.2
+    assert float((mean[0] - naive.mean(dim=0)).norm()) < 0.02 * scale
+    wanted = naive.T.cov(correction=0)
+    assert float((sigma[0] - wanted).norm()) < 0.02 * float((root @ root.T - wanted).norm()) + 0.01 * float(
+        wanted.norm()
+    )
+    assert float(torch.linalg.eigvalsh(sigma[0]).min()) > -1e-12
+
+
 # -- hard data -----------------------------------------------------------------------------------------------------
 
 

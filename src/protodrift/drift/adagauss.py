@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from ..config import number, whole
 from ..seeding import generator
 from ..statistics import Covariance
-from .algebra import squared_distances, subspace
+from .algebra import Spectrum, squared_distances, subspace
 from .base import Drift, FittedDrift, check_pairs, check_prototypes
 
 
@@ -112,15 +112,41 @@ class FittedAdaGauss(FittedDrift):
         return self.adapt(prototypes).to(prototypes.dtype), {"distance": distance.to(prototypes.dtype)}
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and covariance of g(x), x ~ N(p, Sigma), over samples."""
+        """Return mean and covariance of g(x), x ~ N(p, Sigma).
+
+        g(x) = x + B r(u) depends on x only through u = B'(x - mean), so only u is sampled: u = u_p + A w, w standard
+        normal, A A' = B' Sigma B. With R = E[w r'], K = Cov(x, w) = Sigma B A'^+ and C_e the covariance of r - w R,
+
+            p -> p + B E[r],   Sigma -> Sigma - K K' + (K + B R')(K + B R')' + B C_e B'
+
+        E[r], R and C_e are over samples. What is linear in r is exact, and the result is positive semidefinite.
+        """
         draw = generator(self.config.seed, "adapter samples")
-        noise = torch.randn(self.config.samples, len(self.mean), generator=draw, dtype=torch.float64)
-        noise = noise - noise.mean(dim=0)  # so that a linear adapter moves means exactly
+        noise = torch.randn(self.config.samples, self.basis.shape[1], generator=draw, dtype=torch.float64)
         means, moved = prototypes.double().clone(), covariances.clone()
-        for row, (p, sigma) in enumerate(zip(prototypes.double(), covariances, strict=True)):
-            values, vectors = torch.linalg.eigh(sigma.double())
-            adapted = self.adapt(p + noise @ (vectors * values.clamp(min=0).sqrt()).T)
-            means[row] = adapted.mean(dim=0)
-            centred = adapted - means[row]
-            moved[row] = (centred.T @ centred / len(centred)).to(moved.dtype)
+        for row, (p, sigma) in enumerate(zip(prototypes.double(), covariances.double(), strict=True)):
+            across = sigma @ self.basis
+            spread = Spectrum.of(self.basis.T @ across)
+            roots = spread.values.sqrt()
+            w = _white(noise[:, : len(roots)])
+            u = (p - self.mean) @ self.basis + w @ (spread.vectors * roots).T
+            r = _adapt((u / self.scale).float(), self.layers).double() * self.scale - u
+            shift = r.mean(dim=0)
+            linear = w.T @ (r - shift) / len(w)
+            rest = r - shift - w @ linear
+            before = across @ (spread.vectors / roots)
+            after = before + self.basis @ linear.T
+            means[row] = p + self.basis @ shift
+            pushed = sigma - before @ before.T + after @ after.T
+            moved[row] = (pushed + self.basis @ (rest.T @ rest / len(w)) @ self.basis.T).to(moved.dtype)
         return means.to(prototypes.dtype), moved
+
+
+def _white(noise: torch.Tensor) -> torch.Tensor:
+    """Return (S, r) samples whose mean is 0 and whose covariance is exactly I, if there are enough of them."""
+    centred = noise - noise.mean(dim=0)
+    if len(noise) <= noise.shape[1]:
+        return centred
+    factor, _ = torch.linalg.cholesky_ex(centred.T @ centred / len(noise))
+    white: torch.Tensor = torch.linalg.solve_triangular(factor, centred.T, upper=False).T
+    return white
