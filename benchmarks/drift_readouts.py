@@ -1,0 +1,116 @@
+"""Drift estimators x read-outs on the same trainings: two axes, every pair.
+
+    python benchmarks/drift_readouts.py cifar100-ten --budget drift --data DATA --store RUN --json READOUTS.json
+    python benchmarks/drift_readouts.py --table READOUTS.json ...
+
+Accuracy over all seen classes after the last task. Covariances of every class are moved along with the means by the
+estimators that say how (the others translate a class and leave its covariance). The oracle knows true means only, so
+its covariances are those of the day a class was learned. Read-outs are not kept in the store: a covariance of 512 x 512
+for each of a hundred classes is 100 MB a task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protodrift.compare import ESTIMATORS
+from protodrift.drift import Drift, Oracle
+from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean, Readout, RidgeClassifier
+from protodrift.recipes import get_recipe, with_settings
+from protodrift.runs import load_data
+from protodrift.statistics import Covariance
+from protodrift.store import Store
+
+DRIFTS: dict[str, Drift | None] = {
+    "none": None,
+    **{name: ESTIMATORS[name] for name in ("SDC 0.3", "SDC 0.2", "gated local linear", "AdaGauss", "DPCR")},
+    "oracle": Oracle(),
+}
+READOUTS: dict[str, Readout] = {
+    "nearest mean": NearestClassMean(),
+    "Mahalanobis": Mahalanobis(),
+    "Bayes": Bayes(),
+    "ridge": RidgeClassifier(covariance=Covariance()),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", nargs="?")
+    parser.add_argument("--table", nargs="*", metavar="JSON", help="only print what was measured as Markdown tables")
+    parser.add_argument("--data", help="where the data is, as for protodrift run")
+    parser.add_argument("--budget", help="as for protodrift run")
+    parser.add_argument("--set", action="append", default=[], help="as for protodrift run; can be repeated")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--methods", default="E-FT")
+    parser.add_argument("--store", help="a run directory whose trainings are read out")
+    parser.add_argument("--json", help="write what was measured here")
+    args = parser.parse_args()
+    if args.table is not None:
+        print(tables([row for path in args.table for row in json.loads(Path(path).read_text())]))
+        return
+    if args.recipe is None:
+        parser.error("which recipe? (or --table)")
+    torch.set_num_threads(args.threads)
+    recipe = with_settings(get_recipe(args.recipe, args.budget), dict(text.split("=", 1) for text in args.set))
+    stream = recipe.stream(load_data(recipe, args.data))
+    store = None if args.store is None else Store(args.store)
+    rows: list[dict[str, Any]] = []
+    for seed in map(int, args.seeds.split(",")):
+        tree = recipe.tree(stream, seed=seed, store=store)
+        for name in args.methods.split(","):
+            for readout_name, readout in READOUTS.items():
+                for drift_name, drift in DRIFTS.items():
+                    method = replace(recipe.methods[name], drift=drift, readout=readout)
+                    result = tree.run({name: method})[name]
+                    rows.append(
+                        {
+                            "setting": recipe.name,
+                            "budget": recipe.budget,
+                            "method": name,
+                            "seed": seed,
+                            "readout": readout_name,
+                            "drift": drift_name,
+                            "overall": float(result.overall_accuracy[-1]),
+                            "task_mean": float(result.average_accuracy[-1]),
+                        }
+                    )
+                    print(json.dumps(rows[-1]), flush=True)
+                    if store is not None and "full" in tree.prototypes(method, len(stream)).statistics:
+                        keys = {tree.key("readout", method, task) for task in range(1, len(stream) + 1)}
+                        for info in store.listing():
+                            if any(key.startswith(info.name.removeprefix("readout-")) for key in keys):
+                                store.remove(info.name)
+            if args.json:
+                Path(args.json).write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    """Return one Markdown table for each setting and method: drift x read-out, mean accuracy over seeds in percent."""
+    parts = []
+    for key in dict.fromkeys((row["setting"], row["budget"], row["method"]) for row in rows):
+        own = [row for row in rows if (row["setting"], row["budget"], row["method"]) == key]
+        heads = list(dict.fromkeys(row["readout"] for row in own))
+        seeds = sorted({row["seed"] for row in own})
+        said = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        lines = [f"{key[0]}, {key[2]}, budget `{key[1]}`, {said}:", "", f"| drift | {' | '.join(heads)} |"]
+        lines.append("|---|" + "---:|" * len(heads))
+        for drift in dict.fromkeys(row["drift"] for row in own):
+            cells = []
+            for head in heads:
+                found = [row["overall"] for row in own if row["drift"] == drift and row["readout"] == head]
+                cells.append(f"{100 * sum(found) / len(found):.1f}")
+            lines.append(f"| {drift} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    main()
