@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from protodrift.compare import ESTIMATORS, compare, table
+from protodrift.compare import ESTIMATORS, PROBING, compare, table
 from protodrift.recipes import get_recipe, with_settings
 from protodrift.runs import load_data
 from protodrift.store import Store
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--estimators", default="", help="names from compare.ESTIMATORS, all if empty")
+    parser.add_argument("--estimators", default="", help="names from compare.ESTIMATORS (all, if empty) and PROBING")
     parser.add_argument("--metric", default="mean", choices=["A", "overall", "mean"])
     parser.add_argument("--store", help="a run directory whose trainings are used, and where new ones go")
     parser.add_argument("--json", help="write all cells here")
@@ -37,6 +37,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     recipe = with_settings(get_recipe(args.recipe, args.budget), dict(text.split("=", 1) for text in args.set))
     chosen = [name for name in args.estimators.split(",") if name] or list(ESTIMATORS)
+    known = {**ESTIMATORS, **PROBING}
+    if unknown := [name for name in chosen if name not in known]:
+        parser.error(f"there is no estimator {unknown[0]!r}; there are: {', '.join(known)}")
     methods = {name: recipe.methods[name] for name in args.methods.split(",")}
     stream = recipe.stream(load_data(recipe, args.data))
     if args.tasks:
@@ -45,7 +48,7 @@ def main() -> None:
     cells = []
     for seed in map(int, args.seeds.split(",")):
         tree = recipe.tree(stream, seed=seed, store=store)
-        estimators = {name: ESTIMATORS[name] for name in chosen}
+        estimators = {name: known[name] for name in chosen}
         cells += compare(tree, methods, estimators, setting=recipe.name, metric=args.metric)
         print(table(cells), flush=True)
         if args.json:

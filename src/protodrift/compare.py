@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from .drift import (
+    ADC,
     SDC,
     AdaGauss,
     AffineKernel,
@@ -61,7 +62,10 @@ ESTIMATORS: dict[str, Drift] = {
     "gated local linear": Gated(LocalLinear()),
     "gated GP": Gated(GaussianProcess(), folds=5),
 }
-"""The estimators that need only pairs of embeddings, by name; ADC needs networks and is much slower."""
+"""The estimators that need only pairs of embeddings, by name."""
+
+PROBING: dict[str, Drift] = {"ADC": ADC()}
+"""Those that need images and both networks: far slower than all others together."""
 
 
 @dataclass(frozen=True)
