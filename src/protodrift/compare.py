@@ -54,6 +54,7 @@ ESTIMATORS: dict[str, Drift] = {
     "affine + kernel": AffineKernel(1.0, 0.2),
     "EFC": EFCKernel(),
     "DPCR": DualProjection(),
+    "DPCR, projected first": DualProjection(order="before"),
     "AdaGauss": AdaGauss(),
     "blend": Blend(),
     "GP": GaussianProcess(),
