@@ -169,7 +169,7 @@ def _quadratic(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     if not bool(failed) and bool(
         pivots.min() > 1e-4 * pivots.max()
     ):  # shrunk matrices are: far cheaper than eigenvalues
-        halves = torch.linalg.solve_triangular(factor, x.T, upper=False)
+        halves: torch.Tensor = torch.linalg.solve_triangular(factor, x.T, upper=False)
         return halves.square_().sum(dim=0)
     values, vectors = torch.linalg.eigh(matrix)
     real = values > 1e-10 * values[-1:].abs()
