@@ -30,7 +30,7 @@ from protodrift.store import Store
 DRIFTS: dict[str, Drift | None] = {
     "none": None,
     **{name: ESTIMATORS[name] for name in ("SDC 0.3", "SDC 0.2", "gated local linear", "AdaGauss")},
-    **{name: ESTIMATORS[name] for name in ("DPCR", "DPCR, projected first")},
+    **{name: ESTIMATORS[name] for name in ("DPCR", "DPCR projecting first")},
     "oracle": Oracle(),
 }
 READOUTS: dict[str, Readout] = {
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--methods", default="E-FT")
-    parser.add_argument("--drifts", help="names separated by semicolons; all, if not given")
+    parser.add_argument("--drifts", help="names separated by commas; all, if not given")
     parser.add_argument("--store", help="a run directory whose trainings are read out")
     parser.add_argument("--json", help="write what was measured here")
     args = parser.parse_args()
@@ -61,9 +61,9 @@ def main() -> None:
     if args.recipe is None:
         parser.error("which recipe? (or --table)")
     torch.set_num_threads(args.threads)
-    drifts = list(DRIFTS) if args.drifts is None else args.drifts.split(";")
+    drifts = list(DRIFTS) if args.drifts is None else args.drifts.split(",")
     if unknown := [name for name in drifts if name not in DRIFTS]:
-        parser.error(f"there is no drift {unknown[0]!r} here; there are: {'; '.join(DRIFTS)}")
+        parser.error(f"there is no drift {unknown[0]!r} here; there are: {', '.join(DRIFTS)}")
     recipe = with_settings(get_recipe(args.recipe, args.budget), dict(text.split("=", 1) for text in args.set))
     stream = recipe.stream(load_data(recipe, args.data))
     store = None if args.store is None else Store(args.store)
