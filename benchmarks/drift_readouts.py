@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from protodrift.compare import ESTIMATORS
+from protodrift.compare import ESTIMATORS, read_out
 from protodrift.drift import Drift, Oracle
+from protodrift.methods import with_drift
 from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean, Readout, RidgeClassifier
 from protodrift.recipes import get_recipe, with_settings
 from protodrift.runs import load_data
@@ -68,13 +69,13 @@ def main() -> None:
     stream = recipe.stream(load_data(recipe, args.data))
     store = None if args.store is None else Store(args.store)
     rows: list[dict[str, Any]] = []
+    started = time.time()
     for seed in map(int, args.seeds.split(",")):
         tree = recipe.tree(stream, seed=seed, store=store)
         for name in args.methods.split(","):
-            for readout_name, readout in READOUTS.items():
-                for drift_name in drifts:
-                    method = replace(recipe.methods[name], drift=DRIFTS[drift_name], readout=readout)
-                    result = tree.run({name: method})[name]
+            for drift_name in drifts:
+                method = with_drift(recipe.methods[name], DRIFTS[drift_name])
+                for readout_name, accuracy in read_out(tree, method, READOUTS).items():
                     rows.append(
                         {
                             "setting": recipe.name,
@@ -83,16 +84,14 @@ def main() -> None:
                             "seed": seed,
                             "readout": readout_name,
                             "drift": drift_name,
-                            "overall": float(result.overall_accuracy[-1]),
-                            "task_mean": float(result.average_accuracy[-1]),
+                            "overall": accuracy,
                         }
                     )
                     print(json.dumps(rows[-1]), flush=True)
-                    if store is not None and "full" in tree.prototypes(method, len(stream)).statistics:
-                        keys = {tree.key("readout", method, task) for task in range(1, len(stream) + 1)}
-                        for info in store.listing():
-                            if any(key.startswith(info.name.removeprefix("readout-")) for key in keys):
-                                store.remove(info.name)
+                if store is not None:  # large, and made again in no time
+                    for info in store.listing():
+                        if info.kind == "readout" and info.modified >= started:
+                            store.remove(info.name)
             if args.json:
                 Path(args.json).write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 

@@ -1,16 +1,19 @@
 """The comparison of drift estimators: the ratio, its interval, and that it goes the way the product goes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from protodrift import SDC, LwF, Method, Oracle, TaskStream, Training, Triplet
-from protodrift.compare import ESTIMATORS, Cell, compare, movements, summarise, table
+from protodrift.compare import ESTIMATORS, Cell, compare, movements, read_out, summarise, table
 from protodrift.config import decode, encode
 from protodrift.data import load_digits
-from protodrift.drift import ADC, Gated, MeanShift
+from protodrift.drift import ADC, Gated, LocalLinear, MeanShift
+from protodrift.errors import InputError
 from protodrift.methods import with_drift
+from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean
 from protodrift.stages import Network, Tree
 
 
@@ -49,6 +52,20 @@ def test_it_reads_out_the_same_trainings_with_every_estimator():
     assert cells[2].gain == pytest.approx(cells[2].gap)  # the oracle closes its gap
     assert cells[2].error == pytest.approx(0, abs=1e-6)
     assert table(cells).count("\n") == 4
+
+
+def test_read_outs_of_the_same_prototypes_are_those_of_a_run():
+    stream = TaskStream(load_digits(), classes=[[3, 8], [1, 7], [0, 6]])
+    tree = Tree(stream, network=Network(embedding_dim=16), training=Training(epochs=1, learning_rate=3e-4))
+    method = Method(objective=Triplet(margin=0.5), drift=LocalLinear())
+    readouts = {"mean": NearestClassMean(), "fecam": Mahalanobis(), "bayes": Bayes()}
+    told = read_out(tree, method, readouts)
+    assert len(set(told.values())) == 3  # they do not agree, so this can fail
+    for name, readout in readouts.items():
+        result = tree.run({name: replace(method, readout=readout)})[name]
+        assert told[name] == pytest.approx(result.overall_accuracy[-1])
+    with pytest.raises(InputError, match="'tukey' looks at something else"):
+        read_out(tree, method, {"tukey": Mahalanobis(tukey=0.5)})
 
 
 def test_adc_runs_in_a_tree():

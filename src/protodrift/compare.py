@@ -9,7 +9,7 @@ estimator is judged in points, and by whether it makes things worse.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,9 +33,12 @@ from .drift import (
     Ridge,
     RidgeToIdentity,
 )
+from .errors import InputError
 from .labels import Label, sorted_labels
 from .methods import Method, with_drift
+from .readouts import Readout, RidgeClassifier, View
 from .stages import MethodResult, Tree
+from .statistics import Covariance
 
 LEAST_GAP = 0.02
 
@@ -159,6 +162,25 @@ def compare(
             for label in estimators
         ]
     return cells
+
+
+def read_out(tree: Tree, method: Method, readouts: Mapping[str, Readout]) -> dict[str, float]:
+    """Return the accuracy over all seen classes after the last task, for several read-outs of the same prototypes.
+
+    Means and a full covariance of every class are carried along the tasks once, by the method's drift; so read-outs
+    must look at embeddings as they are, and learn nothing else.
+    """
+    if wrong := [name for name, readout in readouts.items() if readout.space_name != "plain" or readout.needs_heads]:
+        raise InputError(f"{wrong[0]!r} looks at something else than embeddings: read it out by itself, with Tree.run.")
+    carried = replace(method, readout=RidgeClassifier(covariance=Covariance()))
+    prototypes, z = tree.prototypes(carried, len(tree.stream)), tree.embeddings(carried, len(tree.stream)).z_test
+    view = View(z, prototypes.means, statistics=prototypes.statistics, counts=prototypes.counts)
+    true = [label for task in tree.stream if task.test is not None for label in task.test.labels]
+    right = {}
+    for name, readout in readouts.items():
+        rows = readout.predict(view).tolist()
+        right[name] = float(np.mean([prototypes.labels[row] == label for row, label in zip(rows, true, strict=True)]))
+    return right
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class AdaGauss(Drift):
 
         g(x) = x + W2 gelu(W1 x),  min mean |g(m_i) - z_i|^2;   p, Sigma -> mean and covariance of g(x), x ~ N(p, Sigma)
 
-    Samples start from the same standard normal numbers for every class. Without covariances p -> g(p). The adapter works
+    Samples start from the same normal numbers for every class. Without covariances p -> g(p). The adapter works
     in the directions that old and new embeddings span. It starts as the identity (W2 = 0), a departure: the original
     starts from random weights and forgets what it was not shown.
 
