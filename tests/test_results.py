@@ -100,23 +100,29 @@ def test_a_page_is_what_was_measured(page):
 
 def test_what_the_cifar_page_claims(eleven):
     printed = {"E-Fix": 46.3, "E-FT": 37.4, "E-FT+SDC": 44.8, "E-EWC": 40.8, "E-EWC+SDC": 46.1, "E-MAS": 43.1}
-    printed["E-MAS+SDC"] = 46.3
+    printed |= {"E-MAS+SDC": 46.3, "E-LwF": 46.1, "E-LwF+SDC": 46.1}
     for name, number in printed.items():
         assert 100 * eleven[name]["overall_accuracy"][-1] >= number
     fixed = np.array(eleven["E-Fix"]["accuracy_matrix"][-1])
     for name in ("E-FT", "E-EWC", "E-MAS"):
         plain, moved = eleven[name], eleven[f"{name}+SDC"]
-        assert np.mean(plain["accuracy_matrix"][-1][1:]) > fixed[1:].mean()  # it really learned the later tasks
-        assert moved["old_prototype_distance"][-1] < plain["old_prototype_distance"][-1]
-    assert eleven["E-FT+SDC"]["overall_accuracy"][-1] > eleven["E-FT"]["overall_accuracy"][-1] + 0.01
-    assert eleven["E-MAS+SDC"]["overall_accuracy"][-1] < eleven["E-MAS"]["overall_accuracy"][-1]  # said, not hidden
+        later = np.mean(plain["accuracy_matrix"][-1][1:])
+        assert fixed[1:].mean() - 0.01 < later < fixed[1:].mean()  # said, not hidden
+        assert (np.array(moved["overall_accuracy"][1:]) > np.array(plain["overall_accuracy"][1:])).all()
+    for name in ("E-FT", "E-EWC", "E-MAS", "E-LwF"):  # the networks really learned the later tasks
+        for prototypes in ("SDC", "oracle"):
+            assert np.mean(eleven[f"{name}+{prototypes}"]["accuracy_matrix"][-1][1:]) > fixed[1:].mean()
+        moved = eleven[f"{name}+SDC"]
+        assert moved["old_prototype_distance"][-1] < eleven[name]["old_prototype_distance"][-1]
     best = max(entry["overall_accuracy"][-1] for entry in eleven.values())
     assert eleven["E-Pre"]["overall_accuracy"][-1] == best
+    best = max(entry["average_accuracy"][-1] for entry in eleven.values())
+    assert eleven["E-FT+SDC"]["average_accuracy"][-1] == best
     above = np.array(eleven["E-EWC"]["accuracy_matrix"][-1]) > fixed
+    assert above[1:].sum() == 4
+    above = np.array(eleven["E-EWC+SDC"]["accuracy_matrix"][-1]) > fixed
     assert above[1:].sum() == 9
-    assert not above[0]
     assert not above[2]
-    assert (np.array(eleven["E-EWC+SDC"]["accuracy_matrix"][-1])[1:] >= fixed[1:]).all()
 
 
 def test_what_the_cub_page_claims(birds):
