@@ -81,7 +81,7 @@ def birds():
     return {entry["method"]: entry for entry in document["results"]}
 
 
-@pytest.mark.parametrize("page", ["cifar100_eleven", "cub200_six"])
+@pytest.mark.parametrize("page", ["cifar100_eleven", "cifar100_ten", "cub200_six"])
 def test_a_page_is_what_was_measured(page):
     table = rows_of(page)
     measured = {entry["method"]: entry for entry in json.loads((RESULTS / f"{page}.json").read_text())["results"]}
@@ -123,6 +123,21 @@ def test_what_the_cifar_page_claims(eleven):
     above = np.array(eleven["E-EWC+SDC"]["accuracy_matrix"][-1]) > fixed
     assert above[1:].sum() == 9
     assert not above[2]
+
+
+def test_what_the_page_of_ten_tasks_claims():
+    document = json.loads((RESULTS / "cifar100_ten.json").read_text())
+    ten = {entry["method"]: entry for entry in document["results"]}
+    last = {name: 100 * entry["overall_accuracy"][-1] for name, entry in ten.items()}
+    gains = {name: last[f"{name}+SDC"] - last[name] for name in ("E-FT", "E-EWC", "E-MAS", "E-LwF")}
+    assert [round(gain, 1) for gain in gains.values()] == [5.2, 3.7, 2.9, 0.7]
+    for name in ("E-FT", "E-EWC", "E-MAS"):
+        assert last[name] < last["E-Fix"]
+    for name in ("E-EWC", "E-MAS", "E-LwF"):
+        assert last[f"{name}+SDC"] > last["E-Fix"]
+    for name in gains:
+        later = np.mean(ten[f"{name}+SDC"]["accuracy_matrix"][-1][1:])
+        assert later > np.mean(ten["E-Fix"]["accuracy_matrix"][-1][1:])
 
 
 def test_what_the_cub_page_claims(birds):
