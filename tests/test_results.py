@@ -156,13 +156,18 @@ def test_what_the_cub_page_claims(birds):
     assert round(1000 * birds["E-LwF+SDC"]["average_accuracy"][-1]) == round(1000 * best)
 
 
+def loaded(name):
+    """A script of benchmarks/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, RESULTS.parent / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def drift():
     """The cells of results/drift.json: those that were chosen on, and those that are reported."""
-    file = RESULTS.parent / "benchmarks" / "drift_table.py"
-    spec = importlib.util.spec_from_file_location("drift_table", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded("drift_table")
     cells = [Cell(**one) for one in json.loads((RESULTS / "drift.json").read_text())]
     chosen = [c for c in cells if module.chosen_on(c, ["cifar100-ten", "cifar100-eleven:E-FT,E-LwF"])]
     return module, chosen, [c for c in cells if c not in chosen]
@@ -192,3 +197,23 @@ def test_what_the_drift_page_claims(drift):
         assert part["gated local linear"].gap_closed > 1.3 * part["SDC 0.3"].gap_closed
     gated = [c.gain for c in (*chosen, *reported) if c.estimator.startswith("gated")]
     assert min(gated) > -0.0013
+
+
+def test_the_drift_pages_of_full_trainings_and_read_outs_print_what_was_measured(drift):
+    module, _, _ = drift
+    cells = [Cell(**one) for one in json.loads((RESULTS / "drift_cpu.json").read_text())]
+    page = (RESULTS / "drift_cpu.md").read_text()
+    for part in (module.narrow(cells, large=True), module.narrow(cells, large=False)):
+        assert part in page
+    assert module.against(cells, "gated local linear", "SDC 0.3") in page
+    told = {one.estimator: one for one in summarise(cells)}
+    ours, sdc = told["gated local linear"], told["SDC 0.3"]
+    assert f"closes {ours.gap_closed:.2f} of the gap, SDC {sdc.gap_closed:.2f}**" in page
+    assert min(c.gain for c in cells if c.estimator.startswith("gated")) > -0.0022
+    readouts = json.loads((RESULTS / "drift_readouts.json").read_text())
+    assert loaded("drift_readouts").tables(readouts) in (RESULTS / "drift.md").read_text()
+    for setting in ("cifar100-ten", "cifar100-eleven", "cub200-six"):
+        own = {(r["readout"], r["drift"]): r["overall"] for r in readouts if r["setting"] == setting}
+        for readout in ("ridge", "Mahalanobis"):
+            assert own[readout, "gated local linear"] > own[readout, "SDC 0.3"]
+        assert max(own, key=lambda pair: own[pair] * (pair[1] == "gated local linear"))[0] == "ridge"
