@@ -13,7 +13,7 @@ from protodrift.data import load_digits
 from protodrift.drift import ADC, Gated, LocalLinear, MeanShift
 from protodrift.errors import InputError
 from protodrift.methods import with_drift
-from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean
+from protodrift.readouts import Bayes, Mahalanobis, MaxOverHeads, NearestClassMean, StreamingLDA
 from protodrift.stages import Network, Tree
 
 
@@ -64,8 +64,9 @@ def test_read_outs_of_the_same_prototypes_are_those_of_a_run():
     for name, readout in readouts.items():
         result = tree.run({name: replace(method, readout=readout)})[name]
         assert told[name] == pytest.approx(result.overall_accuracy[-1])
-    with pytest.raises(InputError, match="'tukey' looks at something else"):
-        read_out(tree, method, {"tukey": Mahalanobis(tukey=0.5)})
+    for wrong in (Mahalanobis(tukey=0.5), StreamingLDA(), MaxOverHeads()):
+        with pytest.raises(InputError, match="'this' looks at more than embeddings"):
+            read_out(tree, method, {"this": wrong})
 
 
 def test_adc_runs_in_a_tree():

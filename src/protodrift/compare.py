@@ -164,15 +164,26 @@ def compare(
     return cells
 
 
+def carrying(method: Method) -> Method:
+    """Return a method with the same training and drift that carries a full covariance of every class along."""
+    return replace(method, readout=RidgeClassifier(covariance=Covariance()))
+
+
 def read_out(tree: Tree, method: Method, readouts: Mapping[str, Readout]) -> dict[str, float]:
     """Return the accuracy over all seen classes after the last task, for several read-outs of the same prototypes.
 
-    Means and a full covariance of every class are carried along the tasks once, by the method's drift; so read-outs
-    must look at embeddings as they are, and learn nothing else.
+    Means and a full covariance of every class are carried along the tasks once, by the method's drift.
+
+    Raises:
+        InputError: for a read-out that looks at more than embeddings, prototypes and covariances.
     """
-    if wrong := [name for name, readout in readouts.items() if readout.space_name != "plain" or readout.needs_heads]:
-        raise InputError(f"{wrong[0]!r} looks at something else than embeddings: read it out by itself, with Tree.run.")
-    carried = replace(method, readout=RidgeClassifier(covariance=Covariance()))
+    for name, readout in readouts.items():
+        learns = type(readout).learn is not Readout.learn
+        if learns or readout.needs_heads or readout.needs_every_network or readout.space_name != "plain":
+            raise InputError(
+                f"{name!r} looks at more than embeddings and prototypes: read it out by itself, with Tree.run."
+            )
+    carried = carrying(method)
     prototypes, z = tree.prototypes(carried, len(tree.stream)), tree.embeddings(carried, len(tree.stream)).z_test
     view = View(z, prototypes.means, statistics=prototypes.statistics, counts=prototypes.counts)
     true = [label for task in tree.stream if task.test is not None for label in task.test.labels]

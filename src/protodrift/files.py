@@ -27,7 +27,7 @@ def nameless_file(folder: str | Path, size: int) -> Any:
     Raises:
         OSError: if there is no room.
     """
-    file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+    file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - the caller closes it
     try:
         if hasattr(os, "posix_fallocate") and size:
             os.posix_fallocate(file.fileno(), 0, size)

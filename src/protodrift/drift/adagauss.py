@@ -123,12 +123,13 @@ class FittedAdaGauss(FittedDrift):
         """
         draw = generator(self.config.seed, "adapter samples")
         noise = torch.randn(self.config.samples, self.basis.shape[1], generator=draw, dtype=torch.float64)
+        white = _white(noise)
         means, moved = prototypes.double().clone(), covariances.clone()
         for row, (p, sigma) in enumerate(zip(prototypes.double(), covariances.double(), strict=True)):
             across = sigma @ self.basis
             spread = Spectrum.of(self.basis.T @ across)
             roots = spread.values.sqrt()
-            w = _white(noise[:, : len(roots)])
+            w = white[:, : len(roots)]
             u = (p - self.mean) @ self.basis + w @ (spread.vectors * roots).T
             r = _adapt((u / self.scale).float(), self.layers).double() * self.scale - u
             shift = r.mean(dim=0)
@@ -143,7 +144,10 @@ class FittedAdaGauss(FittedDrift):
 
 
 def _white(noise: torch.Tensor) -> torch.Tensor:
-    """Return (S, r) samples whose mean is 0 and whose covariance is exactly I, if there are enough of them."""
+    """Return (S, r) samples whose mean is 0 and whose covariance is exactly I, if there are enough of them.
+
+    So are their first columns by themselves: a triangular factor mixes a column with earlier ones only.
+    """
     centred = noise - noise.mean(dim=0)
     if len(noise) <= noise.shape[1]:
         return centred

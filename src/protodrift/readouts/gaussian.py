@@ -166,9 +166,8 @@ def _quadratic(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """Return x' M^-1 x for every row, (N, D), (D, D) -> (N,), over the directions in which M is not zero."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     pivots = factor.diagonal()
-    if not bool(failed) and bool(
-        pivots.min() > 1e-4 * pivots.max()
-    ):  # shrunk matrices are: far cheaper than eigenvalues
+    sound = not bool(failed) and bool(pivots.min() > 1e-4 * pivots.max())
+    if sound:  # as shrunk matrices are; far cheaper than eigenvalues
         halves: torch.Tensor = torch.linalg.solve_triangular(factor, x.T, upper=False)
         return halves.square_().sum(dim=0)
     values, vectors = torch.linalg.eigh(matrix)

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from ..drift import SDC
 from ..objectives import Triplet
-from ..penalties import EWC, MAS, LwF
+from ..penalties import MAS, LwF
 from ..stages import Network
 from ..trainer import Training, Warmup
 from .base import Recipe
 from .rows import (
+    CPU_PENALTIES,
     EXEMPLARS,
     PAPER_PENALTIES,
     SOFTMAX,
@@ -32,13 +33,6 @@ OBJECTIVE = Triplet(margin=0.2, mining="random")  # m is not printed and the rel
 # Sec. 5. One "epoch" is every class once with 8 images, as in the released code: 50 are 51 steps in a later task.
 PAPER_TRAINING = Training(epochs=50, learning_rate=1e-6, epoch="released")
 
-# At 1e-5 with full passes: weak enough that every network learns the new tasks, as strong as validation images ask for.
-CPU_PENALTIES: Penalties = {
-    "E-FT": (),
-    "E-LwF": (LwF(gamma=0.1),),
-    "E-EWC": (EWC(gamma=1e6),),
-    "E-MAS": (MAS(gamma=0.1),),
-}
 CPU_TRAINING = Training(
     epochs=2, learning_rate=1e-5, later_learning_rate=1e-5, batch_size=128, rate_schedule="one-cycle"
 )
