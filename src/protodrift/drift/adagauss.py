@@ -114,32 +114,35 @@ class FittedAdaGauss(FittedDrift):
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and covariance of g(x), x ~ N(p, Sigma).
 
-        g(x) = x + B r(u) depends on x only through u = B'(x - mean), so only u is sampled: u = u_p + A w, w standard
-        normal, A A' = B' Sigma B. With R = E[w r'], K = Cov(x, w) = Sigma B A'^+ and C_e the covariance of r - w R,
+        g(x) = x + V h + c with h = gelu(W1 u), and h depends on x only through u = B'(x - mean), so only u is sampled:
+        u = u_p + A w, w standard normal, A A' = B' Sigma B. With L = E[w h'], K = Cov(x, w) = Sigma B A'^+ and C_e the
+        covariance of h - w L,
 
-            p -> p + B E[r],   Sigma -> Sigma - K K' + (K + B R')(K + B R')' + B C_e B'
+            p -> p + V E[h] + c,   Sigma -> Sigma - K K' + (K + V L')(K + V L')' + V C_e V'
 
-        E[r], R and C_e are over samples. What is linear in r is exact, and the result is positive semidefinite.
+        E[h], L and C_e are over samples, as wide as the hidden layer and not as the embedding. What is linear in h is
+        exact, and the result is positive semidefinite.
         """
         draw = generator(self.config.seed, "adapter samples")
-        noise = torch.randn(self.config.samples, self.basis.shape[1], generator=draw, dtype=torch.float64)
-        white = _white(noise)
-        means, moved = prototypes.double().clone(), covariances.clone()
+        white = _white(torch.randn(self.config.samples, self.basis.shape[1], generator=draw, dtype=torch.float64))
+        into, bias, out, constant = (layer.double() for layer in self.layers)
+        into, out = into / self.scale, self.scale * self.basis @ out
+        means, moved = prototypes.double() + self.scale * self.basis @ constant, covariances.clone()
         for row, (p, sigma) in enumerate(zip(prototypes.double(), covariances.double(), strict=True)):
             across = sigma @ self.basis
             spread = Spectrum.of(self.basis.T @ across)
             roots = spread.values.sqrt()
             w = white[:, : len(roots)]
-            u = (p - self.mean) @ self.basis + w @ (spread.vectors * roots).T
-            r = _adapt((u / self.scale).float(), self.layers).double() * self.scale - u
-            shift = r.mean(dim=0)
-            linear = w.T @ (r - shift) / len(w)
-            rest = r - shift - w @ linear
+            centre = into @ ((p - self.mean) @ self.basis) + bias
+            h = F.gelu((centre + w @ (into @ (spread.vectors * roots)).T).float()).double()
+            average = h.mean(dim=0)
+            linear = w.T @ h.sub_(average) / len(w)
+            rest = h.addmm_(w, linear, alpha=-1)
             before = across @ (spread.vectors / roots)
-            after = before + self.basis @ linear.T
-            means[row] = p + self.basis @ shift
+            after = before + out @ linear.T
+            means[row] += out @ average
             pushed = sigma - before @ before.T + after @ after.T
-            moved[row] = (pushed + self.basis @ (rest.T @ rest / len(w)) @ self.basis.T).to(moved.dtype)
+            moved[row] = (pushed + out @ (rest.T @ rest / len(w)) @ out.T).to(moved.dtype)
         return means.to(prototypes.dtype), moved
 
 
