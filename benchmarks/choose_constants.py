@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from protodrift import runs
+from protodrift.errors import InputError
 from protodrift.progress import reporting
 from protodrift.recipes import get_recipe, with_settings
 from protodrift.store import Store
@@ -76,4 +77,7 @@ def _name(entry: dict[str, object]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from protodrift.compare import ESTIMATORS, PROBING, compare, table
+from protodrift.errors import InputError
 from protodrift.recipes import get_recipe, with_settings
 from protodrift.runs import load_data
 from protodrift.store import Store
@@ -35,12 +36,12 @@ def main() -> None:
     parser.add_argument("--json", help="write all cells here")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    recipe = with_settings(get_recipe(args.recipe, args.budget), dict(text.split("=", 1) for text in args.set))
+    recipe = get_recipe(args.recipe, args.budget).only(args.methods.split(","))
+    recipe = with_settings(recipe, dict(text.split("=", 1) for text in args.set))
     chosen = [name for name in args.estimators.split(",") if name] or list(ESTIMATORS)
     known = {**ESTIMATORS, **PROBING}
     if unknown := [name for name in chosen if name not in known]:
         parser.error(f"there is no estimator {unknown[0]!r}; there are: {', '.join(known)}")
-    methods = {name: recipe.methods[name] for name in args.methods.split(",")}
     stream = recipe.stream(load_data(recipe, args.data))
     if args.tasks:
         stream = stream[: args.tasks]
@@ -49,11 +50,14 @@ def main() -> None:
     for seed in map(int, args.seeds.split(",")):
         tree = recipe.tree(stream, seed=seed, store=store)
         estimators = {name: known[name] for name in chosen}
-        cells += compare(tree, methods, estimators, setting=recipe.name, metric=args.metric)
+        cells += compare(tree, recipe.methods, estimators, setting=recipe.name, metric=args.metric)
         print(table(cells), flush=True)
         if args.json:
             Path(args.json).write_text(json.dumps([asdict(cell) for cell in cells], indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None

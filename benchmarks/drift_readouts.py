@@ -20,6 +20,7 @@ import torch
 
 from protodrift.compare import ESTIMATORS, carrying, read_out
 from protodrift.drift import Drift, Oracle
+from protodrift.errors import InputError
 from protodrift.methods import with_drift
 from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean, Readout, RidgeClassifier
 from protodrift.recipes import get_recipe, with_settings
@@ -64,16 +65,17 @@ def main() -> None:
     drifts = list(DRIFTS) if args.drifts is None else args.drifts.split(",")
     if unknown := [name for name in drifts if name not in DRIFTS]:
         parser.error(f"there is no drift {unknown[0]!r} here; there are: {', '.join(DRIFTS)}")
-    recipe = with_settings(get_recipe(args.recipe, args.budget), dict(text.split("=", 1) for text in args.set))
+    recipe = get_recipe(args.recipe, args.budget).only(args.methods.split(","))
+    recipe = with_settings(recipe, dict(text.split("=", 1) for text in args.set))
     stream = recipe.stream(load_data(recipe, args.data))
     store = None if args.store is None else Store(args.store)
     rows: list[dict[str, Any]] = []
     before = set() if store is None else {info.name for info in store.listing()}
     for seed in map(int, args.seeds.split(",")):
         tree = recipe.tree(stream, seed=seed, store=store)
-        for name in args.methods.split(","):
+        for name, training in recipe.methods.items():
             for drift_name in drifts:
-                method = with_drift(recipe.methods[name], DRIFTS[drift_name])
+                method = with_drift(training, DRIFTS[drift_name])
                 for readout_name, accuracy in read_out(tree, method, READOUTS).items():
                     rows.append(
                         {
@@ -118,4 +120,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None

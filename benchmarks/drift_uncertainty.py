@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from protodrift.compare import ESTIMATORS, Movement, movements
+from protodrift.errors import InputError
 from protodrift.recipes import get_recipe, with_settings
 from protodrift.runs import load_data
 from protodrift.store import Store
@@ -32,15 +33,15 @@ GATES = {"gated SDC 0.3": "SDC 0.3", "gated local linear": "local linear", "gate
 
 def measure(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
-    recipe = with_settings(get_recipe(args.recipe, args.budget), dict(text.split("=", 1) for text in args.set))
+    recipe = get_recipe(args.recipe, args.budget).only(args.methods.split(","))
+    recipe = with_settings(recipe, dict(text.split("=", 1) for text in args.set))
     stream = recipe.stream(load_data(recipe, args.data))
     stream = stream[: args.tasks] if args.tasks else stream
-    methods = {name: recipe.methods[name] for name in args.methods.split(",")}
     estimators = {name: ESTIMATORS[name] for name in args.estimators.split(",")}
     told = []
     for seed in map(int, args.seeds.split(",")):
         tree = recipe.tree(stream, seed=seed, store=Store(args.store))
-        for name, method in methods.items():
+        for name, method in recipe.methods.items():
             told += movements(tree, {name: method}, estimators, setting=recipe.name)
             print(f"{recipe.name} {name} seed {seed}: {len(told)} movements", flush=True)
             lines = (json.dumps({k: _short(v) for k, v in asdict(one).items()}) for one in told)
@@ -207,4 +208,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None

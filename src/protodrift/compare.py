@@ -68,8 +68,8 @@ ESTIMATORS: dict[str, Drift] = {
 }
 """The estimators that need only pairs of embeddings, by name."""
 
-PROBING: dict[str, Drift] = {"ADC": ADC()}
-"""Those that need images and both networks: far slower than all others together."""
+PROBING: dict[str, Drift] = {"ADC": ADC(), "ADC 25": ADC(candidates=25)}
+"""Those that need images and both networks: far slower than all others together; with 25 candidates a quarter so."""
 
 
 @dataclass(frozen=True)
