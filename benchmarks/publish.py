@@ -2,8 +2,9 @@
 
     python benchmarks/publish.py RUN [RUN ...] results/cifar100_eleven
 
-Several runs are of one recipe: other seeds, or other rows. The JSON is the run's `results.json` with floats rounded to five digits; `tests/test_results.py` compares the pages in
-results/ with it. The Markdown table goes to standard output, to be put into the page beside what there is to say.
+Several runs are of one recipe: other seeds, or other rows. The JSON is a run's `results.json` with floats rounded to
+five digits; `tests/test_results.py` compares the pages in results/ with it. The Markdown table goes to standard output,
+to be put into the page beside what there is to say.
 """
 
 from __future__ import annotations
