@@ -188,6 +188,8 @@ def test_a_recipe_can_take_only_some_images_of_each_class(digits_recipe):
 def test_a_recipe_without_a_choice_says_so():
     with pytest.raises(InputError, match="one budget only"):
         get_recipe("digits", "paper")
+    with pytest.raises(InputError, match="unknown budget 'drift'"):
+        get_recipe("imagenet-subset-eleven", "drift")
 
 
 def test_the_papers_constants_are_the_papers():

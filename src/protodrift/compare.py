@@ -66,7 +66,7 @@ ESTIMATORS: dict[str, Drift] = {
     "gated local linear": Gated(LocalLinear()),
     "gated GP": Gated(GaussianProcess(), folds=5),
 }
-"""The estimators that need only pairs of embeddings, by name."""
+"""The estimators that need only embeddings, by name: pairs of them, and for DPCR and AdaGauss covariances."""
 
 PROBING: dict[str, Drift] = {"ADC": ADC(), "ADC 25": ADC(candidates=25)}
 """Those that need images and both networks: far slower than all others together; with 25 candidates a quarter so."""

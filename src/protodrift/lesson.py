@@ -47,8 +47,8 @@ Split = tuple[torch.Tensor, torch.Tensor]
 """Positions of the images that stay, and of those that are held out."""
 
 CHECKED_SCORES = 2**23
-"""Scores of held-out images for a temperature, images x classes: 64 MB of float64, gone over 123 times. More images are
-sampled."""
+"""Scores of held-out images for a temperature, images x classes: 64 MB of float64, gone over about 24 times. More
+images are sampled."""
 
 FOLDS = 5
 """Parts into which a task is cut for checking answers, where the network does not learn from it."""

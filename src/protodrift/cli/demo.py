@@ -29,7 +29,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "demo",
         help="learn digits in five tasks with every method of the paper, and write a report",
         description="Learns scikit-learn's digits in five tasks of two classes: every E-method of the paper with and "
-        "without drift compensation, beside the oracle and joint training. Takes about a minute.",
+        "without drift compensation, beside the oracle and joint training. Takes ten seconds to a minute.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

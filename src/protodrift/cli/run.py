@@ -81,7 +81,8 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         metavar="B",
-        help="for recipes of the paper: 'paper' (its epochs) or 'cpu' (what two cores finish; the default)",
+        help="for recipes of the paper: 'paper' (its epochs) or 'cpu' (what two cores finish; the default); some have "
+        "'drift' (small trainings, to compare drift estimators)",
     )
 
 

@@ -28,11 +28,11 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
     "cifar100-ten": cifar100.ten_tasks,
     "cifar100-joint": cifar100.joint,
 }
-"""Every recipe by name. Those of the paper's experiments take a budget: "paper" or "cpu"."""
+"""Every recipe by name. Those of the paper's experiments take a budget: "paper" or "cpu"; three also "drift"."""
 
 
 def get_recipe(name: str, budget: str | None = None) -> Recipe:
-    """Return a named recipe, for some with a choice of budget: "paper" (the paper's epochs) or "cpu" (an hour or two).
+    """Return a named recipe, for some with a choice of budget: one of `rows.BUDGETS`.
 
     Raises:
         InputError: for an unknown name, with the nearest one.

@@ -8,11 +8,12 @@ from ..drift import SDC
 from ..stages import Network
 from . import cifar100
 from .base import Recipe
-from .rows import CPU_PENALTIES, PAPER_PENALTIES, embedding_rows, frozen_rows
+from .rows import CPU_PENALTIES, PAPER_PENALTIES, check_budget, embedding_rows, frozen_rows
 
 
 def subset_eleven(budget: str = "cpu") -> Recipe:
     """Return the eleven-task protocol on a hundred ImageNet classes; the `cpu` budget sees them at 64 x 64."""
+    check_budget(budget)
     small = cifar100.eleven_tasks(budget)
     penalties = PAPER_PENALTIES if budget == "paper" else CPU_PENALTIES
     rows = {
