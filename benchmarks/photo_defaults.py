@@ -2,16 +2,14 @@
 
 python benchmarks/photo_defaults.py lay CUB_200_2011 OUT          links: val (choose), cub (report), strangers
 python benchmarks/photo_defaults.py frozen OUT/val 160 192        frozen network, nearest mean and SLDA, at these sizes
-python benchmarks/photo_defaults.py trained OUT/cub 96 3          trained month by month: SDC, nothing, joint
-python benchmarks/photo_defaults.py policies OUT/val 96           `learn --train`: batch norm, rates, drift and read-out
+python benchmarks/photo_defaults.py trained OUT/cub 96            trained as `learn --train` does: SDC, nothing, joint
+python benchmarks/photo_defaults.py policies OUT/val 96 pretrained 3e-5 1e-5 94  rates and steps of `learn --train`
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,46 +73,44 @@ def frozen(root: Path, size: int) -> None:
     print(size, {name: f"{100 * float((s.argmax(1) == truth).double().mean()):.1f}" for name, s in right.items()})
 
 
-def trained(root: Path, size: int, epochs: int) -> None:
+def trained(root: Path, size: int) -> None:
     months, test = read(root, size)
-    training = Training(epochs=epochs, learning_rate=3e-5, later_learning_rate=1e-5)
+    training, schedule = training_for({}, pretrained=True), Schedule(batch_norm="pretrained")
     truth = np.array(test.labels)
     for drift in (DRIFT, SDC()):  # what `learn --train` does, and plain SDC; the same training
-        clf = IncrementalClassifier(**BACKBONE, training=training, drift=drift)
+        clf = IncrementalClassifier(**BACKBONE, training=training, schedule=schedule, drift=drift)
         first_place: dict[object, np.ndarray] = {}
         for month in months:
             clf.partial_fit(month.images, list(month.labels))
             for label, mean in zip(clf.classes_, clf.prototypes_, strict=True):
                 first_place.setdefault(label, mean)
-        print(f"{size} px, {epochs} epochs, {drift}: {100 * (clf.predict(test.images) == truth).mean():.1f}")
+        print(f"{size} px, {drift}: {100 * (clf.predict(test.images) == truth).mean():.1f}")
     z, means = clf.transform(test.images), np.stack([first_place[c] for c in clf.classes_])
     answer = clf.classes_[((z[:, None] - means[None]) ** 2).sum(axis=2).argmin(axis=1)]
-    print(f"{size} px, {epochs} epochs, nothing: {100 * (answer == truth).mean():.1f}", flush=True)
+    print(f"{size} px, nothing: {100 * (answer == truth).mean():.1f}", flush=True)
     together = Examples.concatenate(months)
-    joint = IncrementalClassifier(**BACKBONE, training=training).fit(together.images, list(together.labels))
-    print(f"{size} px, {epochs} epochs, joint: {100 * (joint.predict(test.images) == truth).mean():.1f}")
+    joint = IncrementalClassifier(**BACKBONE, training=training, schedule=schedule)
+    joint.fit(together.images, list(together.labels))
+    print(f"{size} px, joint: {100 * (joint.predict(test.images) == truth).mean():.1f}")
 
 
-def policies(root: Path, size: int) -> None:
-    """Train month by month as `learn --train` does, under both policies of batch norm, at two pairs of rates."""
+def policies(root: Path, size: int, batch_norm: str, first: float, later: float, steps: int) -> None:
+    """Train month by month as `learn --train` does, with a policy of batch norm, two rates and a number of steps."""
     months, test = read(root, size)
     truth = np.array(test.labels)
-    for batch_norm in ("frozen", "pretrained"):
-        for rates in ((3e-5, 1e-5), (1e-4, 3e-5)):
-            for name, readout, drift in (
-                ("nearest mean, gated SDC", NearestClassMean(), DRIFT),
-                ("ridge, gated local linear", RidgeClassifier(covariance=Covariance()), Gated(LocalLinear())),
-            ):
-                clf = IncrementalClassifier(
-                    **BACKBONE, drift=drift, readout=readout, schedule=Schedule(batch_norm=batch_norm), random_state=0
-                )
-                for number, month in enumerate(months):
-                    photos = Counter(map(str, month.labels))
-                    training = training_for(photos, pretrained=True, first=number == 0)
-                    training = replace(training, learning_rate=rates[0], later_learning_rate=rates[1])
-                    clf.set_params(training=training).partial_fit(month.images, list(month.labels))
-                right = 100 * (clf.predict(test.images) == truth).mean()
-                print(f"{size} px, batch norm {batch_norm}, rates {rates}, {name}: {right:.1f}", flush=True)
+    for name, readout, drift in (
+        ("nearest mean, gated SDC", NearestClassMean(), DRIFT),
+        ("ridge, gated local linear", RidgeClassifier(covariance=Covariance()), Gated(LocalLinear())),
+    ):
+        clf = IncrementalClassifier(
+            **BACKBONE, drift=drift, readout=readout, schedule=Schedule(batch_norm=batch_norm), random_state=0
+        )
+        for month in months:
+            epochs = max(3, round(steps * 32 / len(month.labels)))
+            training = Training(epochs=epochs, learning_rate=first, later_learning_rate=later, batch_size=32)
+            clf.set_params(training=training).partial_fit(month.images, list(month.labels))
+        right = 100 * (clf.predict(test.images) == truth).mean()
+        print(f"{size} px, {batch_norm}, {first:g} then {later:g}, {steps} steps, {name}: {right:.1f}", flush=True)
 
 
 if __name__ == "__main__":
@@ -125,6 +121,6 @@ if __name__ == "__main__":
         for text in rest:
             frozen(Path(where), int(text))
     elif verb == "policies":
-        policies(Path(where), int(rest[0]))
+        policies(Path(where), int(rest[0]), rest[1], float(rest[2]), float(rest[3]), int(rest[4]))
     else:
-        trained(Path(where), *map(int, rest))
+        trained(Path(where), int(rest[0]))

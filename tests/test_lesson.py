@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from protodrift import Everything, IncrementalClassifier, Schedule, Softmax, Training, lesson
+from protodrift.defaults import choose
 from protodrift.distributed.passes import embedded
 from protodrift.drift import ADC
 from protodrift.errors import InputError
@@ -228,3 +229,12 @@ def test_a_dataset_brings_its_own_labels(make_classifier):
         make_classifier().fit(Pairs([(torch.zeros(1, 8, 8), 0)]), [0])
     with pytest.raises(InputError, match="y is missing"):
         make_classifier().fit(np.zeros((3, 8, 8)))
+
+
+@pytest.mark.parametrize("photos", [5, 1000])
+def test_a_pretrained_network_makes_few_passes_and_keeps_its_statistics(photos):
+    """results/practitioner.md: thirty passes over a hundred photos, or statistics of them, spoil it."""
+    clf = choose(None, {"a": photos, "b": photos}, {"train": True, "size": 96}).classifier
+    assert (clf.training.epochs, clf.schedule.batch_norm, clf.weights) == (4, "pretrained", "pip")
+    assert choose(None, {"a": photos, "b": photos}, {"train": True, "epochs": 9}).classifier.training.epochs == 9
+    assert choose(None, {"a": photos, "b": photos}, {}).classifier.schedule.train == "none"

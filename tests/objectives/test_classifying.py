@@ -103,6 +103,18 @@ def test_icarl_loss_is_its_papers_sum_over_classes(two_tasks):
     assert float(ours) == pytest.approx(naive / len(step.rows), abs=1e-9)
 
 
+@pytest.mark.parametrize("classes", [1, 2, 3, 50])
+def test_a_new_sigmoid_head_begins_at_the_prior_of_its_classes(two_tasks, classes):
+    """Where z says nothing, every class has the probability 1 / classes; one or two begin as any linear layer."""
+    network = two_tasks(Softmax())[0].network
+    SigmoidHeads(prior=False).grow(network, classes)
+    assert float(network.heads[-1].bias.abs().max()) <= network.embedding_dim**-0.5
+    SigmoidHeads().grow(network, classes)
+    nothing = torch.zeros(1, network.embedding_dim).double()
+    if classes > 2:
+        assert network.heads[-1](nothing).sigmoid().tolist()[0] == pytest.approx([1 / classes] * classes)
+
+
 def test_icarl_sends_no_gradient_into_the_old_network(two_tasks):
     step, _ = two_tasks(SigmoidHeads())
     LwF().penalty(step, {}).backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..config import number, one_of
+from ..config import flag, number, one_of
 from ..step import Step
 from .base import Held, Objective
 
@@ -89,7 +90,24 @@ class SigmoidHeads(_Heads):
     """iCaRL's loss: a binary cross-entropy for every class, summed over the classes of the newest head.
 
     The old classes' terms, with the old network's answers as targets, are LwF's: iCaRL = SigmoidHeads + LwF + Herding.
+
+    Args:
+        prior: biases of a new head begin at -log(classes - 1), where every class has the probability 1 / classes. Else
+            at random about 0, where every class has 1/2, and the first steps bend the features to lower all outputs at
+            once: with Adam a bias moves by no more than the rate in a step (fifty classes of CIFAR-100 after a warm-up,
+            two epochs at 1e-3: 11 % on validation images, the network before them 52 %).
     """
+
+    prior: bool = True
+    rules: ClassVar = {"prior": flag}
+
+    def grow(self, network: Embedder, classes: int) -> None:
+        """Add a linear head for the new classes."""
+        super().grow(network, classes)
+        head = network.heads[-1]
+        assert isinstance(head, nn.Linear)
+        if self.prior and classes > 2:  # two classes have theirs, 1/2, about where a linear layer begins
+            nn.init.constant_(head.bias, -math.log(classes - 1))
 
     def missing_signal(self, rows: torch.Tensor) -> str:
         """A sigmoid learns from one class too."""
