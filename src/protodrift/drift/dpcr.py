@@ -9,6 +9,7 @@ import torch
 
 from ..config import number, one_of
 from ..statistics import Covariance
+from .algebra import Spectrum
 from .base import Drift, FittedDrift
 from .linear import FittedAffine, Ridge
 
@@ -54,15 +55,25 @@ class FittedDualProjection(FittedDrift):
         return self.linear.explain(prototypes)
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return p P_c, and P_c' Phi_c P_c about it."""
-        means, moved = prototypes.double().clone(), covariances.clone()
-        for row, (p, sigma) in enumerate(zip(prototypes.double(), covariances, strict=True)):
-            phi = sigma.double() + torch.outer(p, p)
-            values, vectors = torch.linalg.eigh(phi)
-            own = vectors[:, values > self.config.threshold * values[-1]]
-            projection = own @ own.T
-            weight = self.linear.weight
-            weight = weight @ projection if self.config.order == "after" else projection @ weight
-            means[row] = p @ weight
-            moved[row] = (weight.T @ phi @ weight - torch.outer(means[row], means[row])).to(moved.dtype)
+        """Return p P_c, and P_c' Phi_c P_c about it.
+
+        Phi_c is decomposed within the r directions that all classes span, and everything after that has as many columns
+        as the class has directions of its own: K r^3 instead of K D^3.
+        """
+        p, weight = prototypes.double(), self.linear.weight
+        basis = Spectrum.of(covariances.mean(dim=0, dtype=torch.float64) + p.T @ p / max(1, len(p))).vectors
+        means, moved = p.clone(), covariances.clone()
+        for row, sigma in enumerate(covariances):
+            phi = sigma.double() + torch.outer(p[row], p[row])
+            values, vectors = torch.linalg.eigh(basis.T @ phi @ basis)
+            own = basis @ vectors[:, values > self.config.threshold * values[-1]]
+            if self.config.order == "after":  # P = A U U'
+                reached = weight @ own
+                means[row] = (p[row] @ reached) @ own.T
+                pushed = own @ (reached.T @ phi @ reached) @ own.T
+            else:  # P = U U' A
+                reached = own.T @ weight
+                means[row] = (p[row] @ own) @ reached
+                pushed = reached.T @ (own.T @ phi @ own) @ reached
+            moved[row] = (pushed - torch.outer(means[row], means[row])).to(moved.dtype)
         return means.to(prototypes.dtype), moved
