@@ -176,6 +176,24 @@ def test_the_budget_drift_is_small(name):
         get_recipe("cifar100-joint", "drift")
 
 
+def test_metric_objectives_classifiers_and_those_with_exemplars_are_trained_each_in_their_way(digits_recipe):
+    trainings = [replace(digits_recipe.training, epochs=1, learning_rate=rate) for rate in (1e-4, 2e-4, 3e-4)]
+    recipe = replace(
+        digits_recipe, training=trainings[0], classifier_training=trainings[1], exemplar_training=trainings[2]
+    )
+    stream = recipe.stream(load_data(recipe, None))[:1]
+    rows = {name: get_recipe("digits").methods[name] for name in ("E-FT", "FT", "iCaRL-CNN", "iCaRL-NME")}
+    described = {}
+    for name, method in rows.items():
+        tree = recipe.tree(stream, store=None)
+        alone = replace(recipe, training=trainings[0], classifier_training=None, exemplar_training=None)
+        for training in trainings:  # a stage is named after how it is trained
+            same = replace(alone, training=training).tree(stream)
+            if same._train_key(method, 1) == tree._train_key(method, 1):
+                described[name] = training
+    assert described == dict(zip(rows, [*trainings, trainings[2]], strict=True))
+
+
 def test_a_recipe_can_take_only_some_images_of_each_class(digits_recipe):
     data = load_data(replace(digits_recipe, train_images=7, test_images=3), None)
     whole = load_data(digits_recipe, None)

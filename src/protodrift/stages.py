@@ -255,6 +255,7 @@ class Tree:
         stream: the tasks; its dataset needs test images.
         network, training: how every method is trained.
         classifier_training: how objectives that classify are trained; None: the same.
+        exemplar_training: how those that also remember old images are trained; None: as all that classify.
         warmup: a training of the backbone as a classifier of the first task's classes, before the first task.
         augment: random views; "auto" as for `IncrementalClassifier`.
         mean_images: on how many training images of each old class (the first ones) the movement of its true mean is
@@ -277,6 +278,7 @@ class Tree:
         network: Network = Network(),
         training: Training = Training(),
         classifier_training: Training | None = None,
+        exemplar_training: Training | None = None,
         warmup: Warmup | None = None,
         augment: Augmentation | str | None = "auto",
         mean_images: int | None = None,
@@ -292,6 +294,7 @@ class Tree:
         self.network = network
         self.training = training
         self.classifier_training = classifier_training or training
+        self.exemplar_training = exemplar_training or self.classifier_training
         self.warmup = warmup
         self.mean_images = mean_images
         self.augment: Augmentation | None = (
@@ -538,7 +541,9 @@ class Tree:
     # -- how stages are made -------------------------------------------------------------------------------------
 
     def _training(self, method: Method) -> Training:
-        return self.classifier_training if method.objective.classifies else self.training
+        if not method.objective.classifies:
+            return self.training
+        return self.classifier_training if method.memory is None else self.exemplar_training
 
     def _acting_training(self, method: Method, task: int) -> Training:
         """Return how this task is trained, without the learning rate of other tasks."""

@@ -54,6 +54,7 @@ class Recipe(Config):
         warmup: a training of the backbone as a classifier of the first task's classes, before the first task, or None.
         training: how metric objectives are trained.
         classifier_training: how objectives that classify are trained; None: the same.
+        exemplar_training: how those that also remember old images are trained; None: as all that classify.
         rows: the methods by name, in the order of the table.
         table: the paper's table whose numbers stand beside ours, such as "table5_eleven_tasks/cifar100", or "".
         budget: "paper", "cpu" or "drift", for recipes that have several.
@@ -80,6 +81,7 @@ class Recipe(Config):
     network: Network = Network()
     training: Training = Training()
     classifier_training: Training | None = None
+    exemplar_training: Training | None = None
     warmup: Warmup | None = None
     table: str = ""
     budget: str = ""
@@ -103,7 +105,7 @@ class Recipe(Config):
     added: ClassVar = frozenset(
         {
             "use_classes", "view", "validation", "train_images", "test_images", "warmup", "budget", "mean_images",
-            "notes",
+            "notes", "exemplar_training",
         }
     )  # fmt: skip
 
@@ -162,6 +164,7 @@ class Recipe(Config):
             network=self.seen_network,
             training=self.training,
             classifier_training=self.classifier_training,
+            exemplar_training=self.exemplar_training,
             warmup=self.warmup,
             augment=self.augment,
             mean_images=self.mean_images,

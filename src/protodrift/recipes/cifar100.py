@@ -38,6 +38,7 @@ CPU_TRAINING = Training(
 )
 TEN_RATE = 3e-5  # of later tasks in ten equal ones: a network of ten classes has more to learn
 CLASSIFIER = Training(epochs=2, learning_rate=1e-3, later_learning_rate=1e-4, batch_size=128, rate_schedule="one-cycle")
+EXEMPLAR = replace(CLASSIFIER, later_learning_rate=1e-3)  # old images hold the network, too
 CPU_SOFTMAX_PENALTIES: Penalties = {"EWC": (EWC(gamma=1e6),), "MAS": (MAS(gamma=10.0),)}
 
 WARMUP = Training(  # not in the paper; the released code has one. As is usual for CIFAR, with one cycle of the rate
@@ -76,6 +77,7 @@ def eleven_tasks(budget: str = "cpu") -> Recipe:
         network=Network("resnet32"),
         training=PAPER_TRAINING if paper else CPU_TRAINING,
         classifier_training=CLASSIFIER,
+        exemplar_training=EXEMPLAR,
         warmup=Warmup(WARMUP if paper else replace(WARMUP, epochs=30)),
         table="table5_eleven_tasks/cifar100",
         budget=budget,
