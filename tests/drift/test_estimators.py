@@ -238,6 +238,12 @@ def test_dual_projection_class_by_class(wild, order):
         torch.testing.assert_close(moved[row] + torch.outer(means[row], means[row]), proj.T @ phi @ proj)
     if order == "before":  # the class spans what it is projected onto: nothing is lost
         torch.testing.assert_close(means, prototypes @ a)
+    for count in (0, 2):  # no classes, and classes that are a point at 0
+        nothing = (
+            DualProjection(order=order).fit(z_old, z_new).transport(torch.zeros(count, 8), torch.zeros(count, 8, 8))
+        )
+        assert [part.shape for part in nothing] == [(count, 8), (count, 8, 8)]
+        assert not any(part.any() for part in nothing)
 
 
 # -- covariances ---------------------------------------------------------------------------------------------------

@@ -61,12 +61,12 @@ class FittedDualProjection(FittedDrift):
         as the class has directions of its own: K r^3 instead of K D^3.
         """
         p, weight = prototypes.double(), self.linear.weight
-        basis = Spectrum.of(covariances.mean(dim=0, dtype=torch.float64) + p.T @ p / max(1, len(p))).vectors
+        basis = Spectrum.of(covariances.sum(dim=0, dtype=torch.float64) + p.T @ p).vectors
         means, moved = p.clone(), covariances.clone()
         for row, sigma in enumerate(covariances):
             phi = sigma.double() + torch.outer(p[row], p[row])
             values, vectors = torch.linalg.eigh(basis.T @ phi @ basis)
-            own = basis @ vectors[:, values > self.config.threshold * values[-1]]
+            own = basis @ vectors[:, values > self.config.threshold * values[-1:]]
             if self.config.order == "after":  # P = A U U'
                 reached = weight @ own
                 means[row] = (p[row] @ reached) @ own.T
