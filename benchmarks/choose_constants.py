@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from protodrift import runs
+from protodrift.cli.run import settings_in
 from protodrift.errors import InputError
 from protodrift.progress import reporting
 from protodrift.recipes import get_recipe, with_settings
@@ -42,10 +43,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     log = json.loads(args.log.read_text()) if args.log.exists() else []
-    always = {"validation": args.validation, **dict(text.split("=", 1) for text in args.always)}
+    always = {"validation": args.validation, **settings_in(args.always)}
     dataset = None
     for text in args.tries or [""]:
-        settings = {**always, **dict(part.split("=", 1) for part in text.split(",") if part)}
+        settings = {**always, **settings_in(part for part in text.split(",") if part)}
         recipe = get_recipe(args.recipe, args.budget).only(args.methods.split(","))
         recipe = with_settings(recipe, settings)
         dataset = dataset or runs.load_data(recipe, args.data)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
+from protodrift.cli.run import add_budget, add_settings, chosen_recipe
 from protodrift.compare import ESTIMATORS, PROBING, compare, table
 from protodrift.errors import InputError
-from protodrift.recipes import get_recipe, with_settings
 from protodrift.runs import load_data
 from protodrift.store import Store
 
@@ -24,8 +24,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--data", help="where the data is, as for protodrift run")
-    parser.add_argument("--budget", help="as for protodrift run; `drift` is made for this")
-    parser.add_argument("--set", action="append", default=[], help="as for protodrift run; can be repeated")
+    add_budget(parser)
+    add_settings(parser)
     parser.add_argument("--tasks", type=int, help="only the first N tasks of the stream")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", default="0")
@@ -36,8 +36,7 @@ def main() -> None:
     parser.add_argument("--json", help="write all cells here")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    recipe = get_recipe(args.recipe, args.budget).only(args.methods.split(","))
-    recipe = with_settings(recipe, dict(text.split("=", 1) for text in args.set))
+    recipe = chosen_recipe(args)
     chosen = [name for name in args.estimators.split(",") if name] or list(ESTIMATORS)
     known = {**ESTIMATORS, **PROBING}
     if unknown := [name for name in chosen if name not in known]:

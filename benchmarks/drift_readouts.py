@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from protodrift.cli.run import add_budget, add_settings, chosen_recipe
 from protodrift.compare import ESTIMATORS, carrying, read_out
 from protodrift.drift import Drift, Oracle
 from protodrift.errors import InputError
 from protodrift.methods import with_drift
 from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean, Readout, RidgeClassifier
-from protodrift.recipes import get_recipe, with_settings
 from protodrift.runs import load_data
 from protodrift.statistics import Covariance
 from protodrift.store import Store
@@ -47,8 +47,8 @@ def main() -> None:
     parser.add_argument("recipe", nargs="?")
     parser.add_argument("--table", nargs="*", metavar="JSON", help="only print what was measured as Markdown tables")
     parser.add_argument("--data", help="where the data is, as for protodrift run")
-    parser.add_argument("--budget", help="as for protodrift run")
-    parser.add_argument("--set", action="append", default=[], help="as for protodrift run; can be repeated")
+    add_budget(parser)
+    add_settings(parser)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--methods", default="E-FT")
@@ -65,8 +65,7 @@ def main() -> None:
     drifts = list(DRIFTS) if args.drifts is None else args.drifts.split(",")
     if unknown := [name for name in drifts if name not in DRIFTS]:
         parser.error(f"there is no drift {unknown[0]!r} here; there are: {', '.join(DRIFTS)}")
-    recipe = get_recipe(args.recipe, args.budget).only(args.methods.split(","))
-    recipe = with_settings(recipe, dict(text.split("=", 1) for text in args.set))
+    recipe = chosen_recipe(args)
     stream = recipe.stream(load_data(recipe, args.data))
     store = None if args.store is None else Store(args.store)
     rows: list[dict[str, Any]] = []

@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from protodrift.cli.run import add_budget, add_settings, chosen_recipe
 from protodrift.compare import ESTIMATORS, Movement, movements
 from protodrift.errors import InputError
-from protodrift.recipes import get_recipe, with_settings
 from protodrift.runs import load_data
 from protodrift.store import Store
 
@@ -33,8 +33,7 @@ GATES = {"gated SDC 0.3": "SDC 0.3", "gated local linear": "local linear", "gate
 
 def measure(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
-    recipe = get_recipe(args.recipe, args.budget).only(args.methods.split(","))
-    recipe = with_settings(recipe, dict(text.split("=", 1) for text in args.set))
+    recipe = chosen_recipe(args)
     stream = recipe.stream(load_data(recipe, args.data))
     stream = stream[: args.tasks] if args.tasks else stream
     estimators = {name: ESTIMATORS[name] for name in args.estimators.split(",")}
@@ -189,8 +188,8 @@ def main() -> None:
     one = verbs.add_parser("measure")
     one.add_argument("recipe")
     one.add_argument("--data")
-    one.add_argument("--budget")
-    one.add_argument("--set", action="append", default=[])
+    add_budget(one)
+    add_settings(one)
     one.add_argument("--tasks", type=int)
     one.add_argument("--seeds", default="0")
     one.add_argument("--methods", default="E-FT,E-LwF,E-EWC,E-MAS")

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from .words import add_memory
 
 if TYPE_CHECKING:
     from ..engines import Engine
+    from ..recipes.base import Recipe
 
 _EPILOG = """\
 examples:
@@ -100,15 +102,31 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(args: argparse.Namespace) -> dict[str, str]:
     """Return the `--set` options as a mapping."""
+    return settings_in(args.settings)
+
+
+def settings_in(texts: Iterable[str]) -> dict[str, str]:
+    """Return texts of the form KEY=VALUE as a mapping."""
     from ..errors import InputError
 
     result = {}
-    for text in args.settings:
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key or not value:
             raise InputError(f"--set {text!r} is not of the form KEY=VALUE, for example --set sigma=0.2.")
         result[key] = value
     return result
+
+
+def chosen_recipe(args: argparse.Namespace, **more: str) -> Recipe:
+    """Return the recipe that `recipe`, `--budget`, `--methods` and `--set` name, with `more` settings."""
+    from ..recipes import get_recipe, with_settings
+
+    recipe = get_recipe(args.recipe, args.budget)
+    if args.methods:
+        recipe = recipe.only([name.strip() for name in args.methods.split(",")])
+    # After the choice: a name must be clear among the methods that run.
+    return with_settings(recipe, {**settings_of(args), **more})
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -129,7 +147,6 @@ def run(args: argparse.Namespace) -> int:
     from ..distributed import current
     from ..errors import InputError
     from ..progress import reporting
-    from ..recipes import get_recipe, with_settings
     from ..report import summary_text
 
     for option in ("jobs", "threads"):
@@ -141,13 +158,7 @@ def run(args: argparse.Namespace) -> int:
     tuned = machine.tune(args.threads or (1 if several else None))
     if args.memory is not None:
         os.environ["PROTODRIFT_MEMORY"] = str(args.memory)  # processes that compute stages read the data too
-    settings = settings_of(args)
-    if args.tasks is not None:
-        settings["tasks"] = str(args.tasks)
-    recipe = get_recipe(args.recipe, args.budget)
-    if args.methods:
-        recipe = recipe.only([name.strip() for name in args.methods.split(",")])
-    recipe = with_settings(recipe, settings)  # after the choice: a name must be clear among the methods that run
+    recipe = chosen_recipe(args, **({} if args.tasks is None else {"tasks": str(args.tasks)}))
     out = args.out or Path("runs") / recipe.name
     command = "protodrift " + shlex.join(sys.argv[1:])
     with reporting(current().is_first) as reporter:
