@@ -104,6 +104,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"protodrift: error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ImportError, SystemError) as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or cause.__context__  # Ctrl-C while a library loads comes as the library's error
+        if cause is None:
+            raise
         print("protodrift: interrupted; nothing was half-written.", file=sys.stderr)
         return INTERRUPTED
