@@ -68,8 +68,9 @@ ESTIMATORS: dict[str, Drift] = {
 }
 """The estimators that need only embeddings, by name: pairs of them, and for DPCR and AdaGauss covariances."""
 
-PROBING: dict[str, Drift] = {"ADC": ADC(), "ADC 25": ADC(candidates=25)}
-"""Those that need images and both networks: far slower than all others together; with 25 candidates a quarter so."""
+PROBING: dict[str, Drift] = {"ADC": ADC(), "ADC 25": ADC(candidates=25, precision="bfloat16")}
+"""Those that need images and both networks: far slower than all others together; with 25 candidates and
+gradients in bfloat16 an eighth so."""
 
 
 @dataclass(frozen=True)

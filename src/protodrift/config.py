@@ -50,6 +50,9 @@ def whole(low: int, high: int | None = None) -> Rule:
     return rule
 
 
+PRECISIONS = ("float32", "bfloat16")  # in which a backbone may compute
+
+
 def one_of(*choices: str) -> Rule:
     """Accept one of a few words; the message guesses which was meant."""
 

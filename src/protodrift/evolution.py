@@ -9,6 +9,7 @@ from .drift import DriftReport, FittedDrift, compensate
 from .labels import sorted_labels
 from .methods import Method
 from .networks.embedder import Embedder, evaluating, laid_out
+from .networks.folding import folded
 from .penalties import Tensors
 from .prototypes import Prototypes
 from .readouts import View
@@ -66,9 +67,10 @@ def probed(
     device = next(network_new.parameters()).device
     space = method.readout.space
     with evaluating(network_old), evaluating(network_new):
+        before, after = folded(network_old), folded(network_new)
         return method.drift.probe(
-            lambda x: space(network_old(laid_out(x, device))),
-            lambda x: space(network_new(laid_out(x, device))),
+            lambda x: space(before(laid_out(x, device))),
+            lambda x: space(after(laid_out(x, device))),
             images,
             old.means,
         )

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from . import distributed, seeding
-from .config import Config, number, one_of, optional, whole
+from .config import PRECISIONS, Config, number, one_of, optional, whole
 from .data.batches import class_balanced_batches, shuffled_batches
 from .data.dataset import Examples
 from .data.transforms import Augmentation
@@ -77,7 +77,7 @@ class Training(Config):
         "epoch": one_of("full", "released", "shuffled"),
         "optimizer": one_of("adam", "sgd"),
         "rate_schedule": one_of("constant", "one-cycle"),
-        "precision": one_of("float32", "bfloat16"),
+        "precision": one_of(*PRECISIONS),
     }
 
     @property

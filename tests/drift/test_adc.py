@@ -35,6 +35,38 @@ def test_images_are_bent_by_gradient_steps_until_the_old_network_takes_them_for_
     torch.testing.assert_close(probes.z_new, torch.stack([z for _, _, z in expected]), atol=1e-4, rtol=1e-4)
 
 
+def test_gradients_in_bfloat16_bend_alike_and_the_drift_is_measured_in_float32():
+    torch.manual_seed(0)
+    f_old, f_new = (torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 3)) for _ in "ab")
+    images, prototypes = torch.randn(40, 6), torch.tensor([[0.3, 0.0, 0.0], [0.0, 0.3, 0.0]])
+    exact, rough = (
+        adversarial_pairs(f_old, f_new, images, prototypes, candidates=20, step_size=0.5, precision=precision)
+        for precision in ("float32", "bfloat16")
+    )
+    assert len(exact.owner) > 20
+    assert torch.equal(exact.owner, rough.owner)
+    assert not torch.equal(exact.z_old, rough.z_old)
+    assert rough.z_old.dtype == rough.z_new.dtype == torch.float32
+    torch.testing.assert_close(rough.z_old, exact.z_old, atol=5e-3, rtol=0)
+    torch.testing.assert_close(rough.z_new, exact.z_new, atol=5e-3, rtol=0)
+
+
+def test_many_prototypes_are_bent_for_in_shares_as_one_by_one(world):
+    f_old, f_new, images, _, _, _ = world
+    prototypes = torch.randn(30, 3, generator=torch.Generator().manual_seed(1)) * 2
+    some = {"candidates": 7, "steps": 2, "step_size": 0.05}
+    together = adversarial_pairs(f_old, f_new, images, prototypes, **some)
+    assert len(together.owner) > 64  # more than one share
+    step = 0.05 * float(images.var(correction=0))
+    old = f_old(torch.eye(6))
+    for row, p in enumerate(prototypes):
+        x = images[(images @ old - p).square().sum(1).argsort()[:7]]
+        for _ in range(2):
+            x = x - step * 2 * (x @ old - p) @ old.T
+        mine = torch.cdist(x @ old, prototypes).argmin(1) == row
+        torch.testing.assert_close(together.z_old[together.owner == row], (x @ old)[mine], atol=1e-4, rtol=1e-4)
+
+
 def test_a_prototype_moves_with_its_own_pairs_and_stays_without_any(world):
     f_old, f_new, images, prototypes, _, _ = world
     far = torch.cat([prototypes, prototypes[:1]])  # the first of two equal prototypes takes all images

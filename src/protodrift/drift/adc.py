@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from ..config import number, optional, whole
+from ..config import PRECISIONS, number, one_of, optional, whole
 from ..errors import InputError
 from .algebra import squared_distances
 from .base import Drift, FittedDrift, Network, check_prototypes
@@ -38,6 +38,7 @@ def adversarial_pairs(
     candidates: int = 100,
     steps: int = 3,
     step_size: float = 25.0,
+    precision: str = "float32",
 ) -> Probes:
     """Bend the images nearest to each prototype toward it, and return those that the old network takes for its class.
 
@@ -52,28 +53,36 @@ def adversarial_pairs(
         candidates: images to try for each prototype.
         steps: gradient steps.
         step_size: of one step, for images of pixel variance 1; other scales are allowed for.
+        precision: "float32", or "bfloat16" for the gradients alone (autocast): they say only which way to bend. What
+            the networks make of the bent images is measured in float32 in either case.
     """
     images = images.float()
     step_size *= float(images.var(correction=0)) or 1.0  # networks here take raw pixels and standardise themselves
     with torch.no_grad():
-        z_all = torch.cat([network_old(part).cpu() for part in images.split(256)])
+        seen = torch.cat([network_old(part) for part in images.split(256)])
+    z_all, device = seen.cpu(), seen.device
     check_prototypes(prototypes, z_all.shape[1])
     nearest = squared_distances(prototypes, z_all).topk(min(candidates, len(images)), largest=False).indices
-    found_old, found_new, owner = [], [], []
-    for row, chosen in enumerate(nearest):
-        x, target = images[chosen].clone(), prototypes[row].to(images.dtype)
+    chosen, owner = nearest.flatten(), torch.arange(len(prototypes)).repeat_interleave(nearest.shape[1])
+    found: list[tuple[torch.Tensor, ...]] = [(z_all[:0], z_all[:0], owner[:0])]
+    for rows in torch.arange(len(chosen)).split(_BATCH):
+        x, row = images[chosen[rows]].to(device), owner[rows]
+        target = prototypes[row].to(x)
         for _ in range(steps):
             x.requires_grad_(True)
             with torch.enable_grad():
-                loss = (network_old(x) - target.to(x.device)).square().sum()
+                with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+                    z = network_old(x)
+                loss = (z.to(x) - target).square().sum()  # a sum: each image has the gradient of its own term
             x = (x - step_size * torch.autograd.grad(loss, x)[0]).detach()
         with torch.no_grad():
             z_old, z_new = network_old(x).cpu(), network_new(x).cpu()
         bent = squared_distances(prototypes, z_old).argmin(dim=0) == row
-        found_old.append(z_old[bent])
-        found_new.append(z_new[bent])
-        owner.append(torch.full((int(bent.sum()),), row))
-    return Probes(torch.cat(found_old), torch.cat(found_new), torch.cat(owner))
+        found.append((z_old[bent], z_new[bent], row[bent]))
+    return Probes(*(torch.cat(part) for part in zip(*found, strict=True)))
+
+
+_BATCH = 64  # images bent at a time: enough for the convolutions, and few enough for the processor's cache
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class ADC(Drift):
     """p -> p + mean(f_new(x) - f_old(x)) over the images that were bent to p's class; without any, p stays.
 
     Args:
-        candidates, steps, step_size: as for `adversarial_pairs`.
+        candidates, steps, step_size, precision: as for `adversarial_pairs`.
         estimator: an estimator to be fitted on all bent pairs instead of averaging each prototype's own.
     """
 
@@ -91,11 +100,13 @@ class ADC(Drift):
     steps: int = 3
     step_size: float = 25.0
     estimator: Drift | None = None
+    precision: str = "float32"
     rules: ClassVar = {
         "candidates": whole(1),
         "steps": whole(1),
         "step_size": number(above=0),
         "estimator": optional(an_estimator),
+        "precision": one_of(*PRECISIONS),
     }
 
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDrift:
@@ -114,6 +125,7 @@ class ADC(Drift):
             candidates=self.candidates,
             steps=self.steps,
             step_size=self.step_size,
+            precision=self.precision,
         )
         if self.estimator is not None and len(probes.owner):
             return self.estimator.fit(probes.z_old, probes.z_new, probes.owner)
