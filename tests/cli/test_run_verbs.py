@@ -150,5 +150,5 @@ def test_ctrl_c_before_the_work_begins(tmp_path):
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT)
-    assert "Traceback" not in err or process.returncode == -signal.SIGINT
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert "Traceback" not in err or process.returncode == -signal.SIGINT, err

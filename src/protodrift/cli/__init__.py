@@ -29,6 +29,7 @@ from . import (
     transport,
     undo,
 )
+from .interrupts import between_imports
 
 VERBS = (
     demo,
@@ -92,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ..errors import ProtodriftError
 
     try:
-        status: int = (together if launched() else _here)(args)
+        with between_imports():
+            status: int = (together if launched() else _here)(args)
         sys.stdout.flush()  # here, where a reader that has gone is no error, and not when Python ends
         return status
     except ProtodriftError as error:
@@ -104,11 +106,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"protodrift: error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         return 1
-    except (KeyboardInterrupt, ImportError, SystemError) as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, KeyboardInterrupt):
-            cause = cause.__cause__ or cause.__context__  # Ctrl-C while a library loads comes as the library's error
-        if cause is None:
-            raise
+    except KeyboardInterrupt:
         print("protodrift: interrupted; nothing was half-written.", file=sys.stderr)
         return INTERRUPTED
