@@ -17,6 +17,8 @@ from protodrift.distributed.passes import embedded
 from protodrift.drift import ADC
 from protodrift.errors import InputError
 from protodrift.networks.embedder import embed
+from protodrift.readouts import Bayes, Mahalanobis, RidgeClassifier, StreamingLDA
+from protodrift.statistics import Covariance
 
 QUICK = Training(epochs=1, batch_size=16, images_per_class=8)
 
@@ -117,6 +119,51 @@ def test_refresh_beside_new_classes_merges_into_the_moved_prototype(two_clouds, 
     assert torch.allclose(state.drift.after, expected, atol=1e-5)
     assert state.trained.memory is None
     two_clouds.partial_fit(*vectors("rook", "wren"))  # and learning goes on
+
+
+@pytest.mark.parametrize(
+    "readout",
+    [
+        StreamingLDA(),
+        Bayes(),
+        Mahalanobis(covariance=Covariance("diagonal")),
+        Bayes(covariance=Covariance("low-rank", rank=64)),
+        RidgeClassifier(),
+        RidgeClassifier(covariance=Covariance()),
+    ],
+    ids=lambda readout: f"{type(readout).__name__} {readout.keeps.form if readout.keeps else ''}",
+)
+def test_a_class_in_parts_is_what_it_is_at_once_when_the_network_stays(make_classifier, vectors, readout):
+    X, y = vectors("owl", "emu", "kea", count=12)
+    y = np.asarray(y)
+    parts = [np.flatnonzero(np.arange(len(y)) % 12 < 5), np.flatnonzero(np.arange(len(y)) % 12 == 5)]
+    parts.append(np.flatnonzero((np.arange(len(y)) % 12 > 5) & (y != "emu")))
+    parts.append(np.flatnonzero((np.arange(len(y)) % 12 > 5) & (y == "emu")))
+    frozen = {"readout": readout, "schedule": Schedule(train="none"), "drift": None}
+    # The first lesson says how pixels are standardised, so both begin alike.
+    whole, slowly = (make_classifier(**frozen).partial_fit(*vectors("rook", "wren")) for _ in range(2))
+    whole = whole.partial_fit(X, y).state_
+    for part in parts:
+        slowly.partial_fit(X[part], y[part], known="refresh")
+    state = slowly.state_
+    assert torch.equal(state.prototypes.counts, whole.prototypes.counts)
+    torch.testing.assert_close(state.prototypes.means, whole.prototypes.means, atol=1e-6, rtol=1e-5)
+    for name, value in whole.prototypes.statistics.items():
+        if name != "factors":  # whose signs are free
+            torch.testing.assert_close(state.prototypes.statistics[name], value, atol=1e-6, rtol=1e-4)
+    for name, value in whole.readout.items():
+        torch.testing.assert_close(state.readout[name], value, atol=1e-6, rtol=1e-5)
+
+
+def test_a_class_that_came_alone_takes_the_temperature_that_can_be_fitted_later(make_classifier, vectors):
+    frozen = {"readout": StreamingLDA(), "schedule": Schedule(train="none"), "drift": None}
+    clf = make_classifier(**frozen).partial_fit(*vectors("owl"))
+    assert clf.state_.calibration.temperatures.tolist() == pytest.approx([0.1])
+    clf.partial_fit(*vectors("emu"))
+    first, second = clf.state_.calibration.temperatures.tolist()
+    assert first == second != pytest.approx(0.1)
+    clf.partial_fit(*vectors("kea", count=1))  # nothing to fit on: that of the others
+    assert clf.state_.calibration.temperatures.tolist() == [first, first, first]
 
 
 def test_refresh_is_refused_where_it_means_nothing(make_classifier, vectors):

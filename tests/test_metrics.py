@@ -45,6 +45,12 @@ def test_a_task_that_became_better_has_negative_forgetting():
     assert metrics.average_forgetting(np.array([[0.5, np.nan], [0.7, 0.9]]))[1] == pytest.approx(-0.2)
 
 
+def test_a_task_without_test_images_does_not_count():
+    acc = np.array([[0.9, np.nan], [0.5, np.nan]])
+    assert metrics.overall_accuracy(acc, [10, 0]).tolist() == [0.9, 0.5]
+    assert np.isnan(metrics.overall_accuracy(np.array([[np.nan]]), [0])).all()
+
+
 def test_a_row_of_the_matrix_and_overall_accuracy_agree_with_scikit_learn():
     rng = np.random.default_rng(1)
     tasks = [["a", "b"], ["c"], ["d", "e", "f"]]

@@ -178,3 +178,10 @@ def test_embeddings_do_not_depend_on_what_penalties_measured_after_the_task(stre
     plain, held = Method(OBJECTIVE), Method(OBJECTIVE, EWC())
     assert made._embed_key(plain, 1) == made._embed_key(held, 1)
     assert made._embed_key(plain, 2) != made._embed_key(held, 2)
+
+
+def test_a_task_without_test_images_is_refused_before_anything_is_trained():
+    X, y = np.zeros((8, 6), dtype=np.float32), np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    held = Dataset(X, y, X[:2], y[:2])
+    with pytest.raises(InputError, match=r"task 2 has no test images \(2, 3: 4 images to learn from\)"):
+        make(TaskStream(held, tasks=2))

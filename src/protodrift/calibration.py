@@ -84,6 +84,18 @@ class Calibration:
         """Return these classes, then the new ones."""
         return Calibration(*(torch.cat([value, new.named()[name]]) for name, value in self.named().items()))
 
+    def settled(self) -> Calibration:
+        """Return the classes with a temperature each: where none could be fitted, the median of those that could.
+
+        With one class there is nothing to fit, with one image of each nothing to fit it on. Such a class must not stay
+        at the default when others are known: that is a scale of distances, and scores may have any other.
+        """
+        fitted = self.temperatures != torch.tensor(DEFAULT_TEMPERATURE, dtype=self.temperatures.dtype)
+        if bool(fitted.all()) or not bool(fitted.any()):
+            return self
+        middle = self.temperatures[fitted].median()
+        return replace(self, temperatures=torch.where(fitted, self.temperatures, middle))
+
     def novelty(self, best: torch.Tensor, distances: torch.Tensor, relative: torch.Tensor) -> torch.Tensor:
         """Return how far images are, over how far 95 % of held-out images of their class are, (N,); above 1: unknown.
 

@@ -38,6 +38,7 @@ from .networks.embedder import Embedder
 from .penalties import Penalty, Tensors
 from .pool import HERE
 from .prototypes import Prototypes
+from .statistics import class_covariances, refreshed
 from .trainer import Checkpoint, OnProgress, Trained, Training, close_task, train_network
 
 SEVERAL = 3
@@ -139,9 +140,10 @@ class _Work:
         z_new, z_again = self._embedded(trained.network)
         z_old, z_again_old = (None, None) if trained.network is previous.network else self._embedded(previous.network)
         prototypes, report = self._prototypes(trained, z_new, z_old, z_again, z_again_old)
-        prototypes = self._refreshed(prototypes, z_again)
         space = lesson.method.readout.space
         readout = self._read_out(space(torch.cat([z_new, z_again])), self._rows_among(trained.classes))
+        if len(self.again):
+            prototypes, readout = self._refreshed(prototypes, readout, space(z_again))
         calibration, checked = self._calibrated(prototypes, report, z_new, held, bool(trained.history))
         counts = torch.bincount(self.rows, minlength=len(self.classes)).tolist()
         record = LearnedTask(
@@ -241,20 +243,22 @@ class _Work:
         space, classes = method.readout.space, sorted_labels((*self.new.labels, *self.again.labels))
         return self.pool.fit(method.drift, space(torch.cat(z_old)), space(torch.cat(z_new)), self._rows_among(classes))
 
-    def _refreshed(self, prototypes: Prototypes, z_again: torch.Tensor) -> Prototypes:
-        if not len(self.again):
-            return prototypes
+    def _refreshed(self, prototypes: Prototypes, readout: Tensors, z: torch.Tensor) -> tuple[Prototypes, Tensors]:
+        """Return prototypes and read-out with the images of known classes, (M, D) in the read-out's space, merged."""
         labels = sorted_labels(self.again.labels)
         at = {label: row for row, label in enumerate(prototypes.labels)}
         rows = [at[label] for label in labels]
         of = self.again.rows_of(labels)
         added = torch.bincount(of, minlength=len(labels))
-        means, counts = prototypes.means.clone(), prototypes.counts.clone()
-        z = self.lesson.method.readout.space(z_again)
+        means, counts, statistics = prototypes.means.clone(), prototypes.counts.clone(), prototypes.statistics
         more = self.pool.means(z, of[self.own_again], added).to(z.dtype)
+        if statistics:  # then no rank has only its share of the images
+            covariances = class_covariances(z, of, len(labels))
+            statistics = refreshed(statistics, counts, rows, covariances, added, means[rows] - more)
+        readout = self.lesson.method.readout.refreshed(readout, means[rows], counts[rows], more, added)
         means[rows] = merged_means(means[rows], counts[rows], more, added)
         counts[rows] += added
-        return replace(prototypes, means=means, counts=counts)
+        return replace(prototypes, means=means, counts=counts, statistics=statistics), readout
 
     def _read_out(self, z: torch.Tensor, rows: torch.Tensor) -> Tensors:
         before = {} if self.state is None else self.state.readout
@@ -306,10 +310,10 @@ class _Work:
             parts = [self._gathered(parts, splits)]
         new = _measured(parts, before, len(self.classes), first, honest)
         if not parts:
-            return before.joined(new), None
+            return before.joined(new).settled(), None
         all_checked = _Checked.joined(parts)
         right = float((all_checked.scores.argmax(dim=1) == all_checked.rows + first).double().mean())
-        return before.joined(new), (len(all_checked.rows), right) if honest else None
+        return before.joined(new).settled(), (len(all_checked.rows), right) if honest else None
 
     def _mine(self, images: torch.Tensor) -> torch.Tensor:
         """Return which of this rank's images are among these of the task."""
@@ -373,7 +377,6 @@ def _measured(parts: list[_Checked], before: Calibration, count: int, first: int
             unknown,
             quantiles=known.quantiles.median(dim=0).values.repeat(count, 1),
             relative=known.relative.median(dim=0).values.repeat(count, 1),
-            temperatures=known.temperatures.median().repeat(count),
         )
     all_checked = _Checked.joined(parts)
     rows = all_checked.rows

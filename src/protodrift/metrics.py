@@ -71,14 +71,20 @@ def overall_accuracy(acc: Array, test_counts: Sequence[int]) -> Array:
 
     Args:
         acc: (T, T).
-        test_counts: test images of each task, (T,).
+        test_counts: test images of each task, (T,); NaN where no seen task has any.
 
     >>> overall_accuracy(np.array([[0.9, np.nan], [0.5, 0.7]]), [300, 100])
     array([0.9 , 0.55])
     """
     acc = _matrix(acc)
     counts = np.asarray(test_counts, dtype=float)
-    return np.array([np.average(acc[k, : k + 1], weights=counts[: k + 1]) for k in range(len(acc))])
+    there = counts > 0  # a task without test images says nothing, and its accuracy is NaN
+
+    def over(k: int) -> float:
+        some = there[: k + 1]
+        return float(np.average(acc[k, : k + 1][some], weights=counts[: k + 1][some])) if some.any() else np.nan
+
+    return np.array([over(k) for k in range(len(acc))])
 
 
 def average_forgetting(acc: Array) -> Array:

@@ -20,7 +20,7 @@ import hashlib
 import json
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
@@ -48,7 +48,7 @@ from .prototypes import Prototypes
 from .readouts import View
 from .saving import Tensors
 from .store import Store
-from .tasks import TaskStream
+from .tasks import Task, TaskStream
 from .trainer import Trained, Training, Warmup, asks_old_network_once, close_task, train_network
 
 VERSIONS = {"warm": 1, "root": 1, "train": 1, "close": 1, "embed": 3, "readout": 5}
@@ -308,6 +308,7 @@ class Tree:
         self.computed: Counter[str] = Counter()
         self.loaded: Counter[str] = Counter()
         self._tasks = list(stream)
+        _check_test_images(self._tasks)
         self._fingerprints = [(fingerprint(task.data), fingerprint(task.test)) for task in self._tasks]  # type: ignore[arg-type]
         self._keys: dict[tuple[str, Method, int, int], str] = {}
         self._memory: OrderedDict[str, _Held] = OrderedDict()
@@ -901,6 +902,18 @@ class Tree:
         if method.readout.needs_every_network:  # the initial network and one a task, not one
             parts += task * list(trained.network.state_dict().values())
         return sum(part.numel() * part.element_size() for part in parts)
+
+
+def _check_test_images(tasks: Sequence[Task]) -> None:
+    """Refuse a task that nothing can be asked about; before anything is trained, not after."""
+    for task in tasks:
+        if not len(task.test or ()):
+            some = ", ".join(map(repr, task.classes[:3])) + (", ..." if len(task.classes) > 3 else "")
+            raise InputError(
+                f"task {task.index} has no test images ({some}: {len(task.data)} images to learn from). A class needs "
+                "three or more images for one of them to be set aside; give it more, choose fewer tasks, or leave it "
+                "out."
+            )
 
 
 def _pack_embeddings(value: Embeddings) -> Packed:

@@ -139,6 +139,45 @@ def joined(
     return result
 
 
+def refreshed(
+    statistics: Tensors,
+    counts: torch.Tensor,
+    rows: Sequence[int],
+    added: torch.Tensor,
+    added_counts: torch.Tensor,
+    shift: torch.Tensor,
+) -> Tensors:
+    """Return the statistics after more images of some classes: their covariance about the mean of all their images.
+
+        Sigma = (n Sigma_old + m Sigma_added + n m / (n + m) d d') / (n + m),   d = mu_old - mean_added
+
+    Args:
+        statistics: of K classes.
+        counts: (K,) n, images behind each.
+        rows: R of the classes.
+        added: (R, D, D) covariances of the images that came, about their own mean.
+        added_counts: (R,) m, how many there are of each.
+        shift: (R, D) d.
+    """
+    form = form_of(statistics)
+    if form is None or not len(rows):
+        return statistics
+    n, m = counts[list(rows)].double(), added_counts.double()
+    d = shift.double()
+    more = m[:, None, None] * added.double() + (n * m / (n + m))[:, None, None] * d[:, :, None] * d[:, None, :]
+    if form.form == "shared":
+        total = counts.double().sum()
+        shared = (total * statistics["shared"].double() + more.sum(dim=0)) / (total + m.sum())
+        return {"shared": shared.to(statistics["shared"].dtype)}
+    some = {name: values[list(rows)] for name, values in statistics.items()}
+    merged = (n[:, None, None] * dense(some, len(rows)).double() + more) / (n + m)[:, None, None]
+    short = form.shorten(merged.to(shift.dtype), counts[list(rows)] + added_counts)
+    result = {name: values.clone() for name, values in statistics.items()}
+    for name, values in short.items():
+        result[name][list(rows)] = values
+    return result
+
+
 def _said(statistics: Tensors) -> str:
     form = form_of(statistics)
     return "only the mean" if form is None else f"a covariance ({form.form})"

@@ -1,12 +1,14 @@
 """Stages in several processes: the same results, and clear words when a worker dies."""
 
 import os
+import queue
 import signal
 
 import pytest
 import torch
 
 from protodrift import engines, runs
+from protodrift.engines.local import _listen
 from protodrift.errors import RunError
 from protodrift.progress import LineReporter
 from protodrift.recipes import get_recipe, with_settings
@@ -65,3 +67,18 @@ def test_a_worker_has_the_threads_of_the_run(recipe, tmp_path):
         assert fresh.missing(recipe.only(["E-Fix"]).methods) == {}  # keys carry the number of threads
     finally:
         torch.set_num_threads(before)
+
+
+def test_progress_that_cannot_be_shown_does_not_stop_the_work():
+    """Workers wait when nobody empties the queue of events."""
+    events = queue.SimpleQueue()
+    for event in [("a",), ("b",), None]:
+        events.put(event)
+    seen = []
+
+    def gone(name):
+        seen.append(name)
+        raise BrokenPipeError
+
+    _listen(events, gone)
+    assert seen == ["a", "b"]

@@ -160,3 +160,33 @@ def test_a_drift_that_needs_covariances_gets_them_whatever_the_readout():
     tree = Tree(stream, network=Network(embedding_dim=16), training=Training(epochs=1, learning_rate=3e-4))
     method = Method(drift=AdaGauss(epochs=2, samples=200), readout=NearestClassMean())
     assert tree.readout(method, 2).prototypes.statistics["full"].shape == (4, 16, 16)
+
+
+@pytest.mark.parametrize("form", ["full", "diagonal", "low-rank", "shared"])
+@pytest.mark.parametrize("readout", [Mahalanobis(), Mahalanobis(normalise=False), Bayes()])
+def test_a_class_of_one_image_is_as_wide_as_the_others(readout, form):
+    rng = np.random.RandomState(0)
+    centres = 3 * rng.randn(4, 16)
+    sizes = (20, 20, 20, 1)
+    z = torch.from_numpy(np.concatenate([c + rng.randn(n, 16) for c, n in zip(centres, sizes, strict=True)]))
+    rows = torch.from_numpy(np.repeat(np.arange(4), sizes))
+    test, truth = torch.from_numpy(np.repeat(centres, 40, 0) + rng.randn(160, 16)), np.repeat(np.arange(4), 40)
+    seen = view(z, rows, test, Covariance(form))
+    right = readout.predict(seen).numpy() == truth
+    assert right[truth == 3].mean() > 0.9
+    assert right[truth < 3].mean() > 0.9
+    assert torch.isfinite(readout.scores(seen)).all()
+    if form == "full":  # naive: the mean of the three others, weighted by their images
+        filled = seen.statistics["full"].clone()
+        filled[3] = sum(n * s for n, s in zip(sizes[:3], seen.statistics["full"][:3], strict=True)) / 60
+        expected = readout.scores(View(test, seen.prototypes, statistics={"full": filled}, counts=seen.counts))
+        torch.testing.assert_close(readout.scores(seen), expected)
+
+
+def test_where_no_class_has_any_spread_the_nearest_mean_decides():
+    z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).double()
+    test = torch.randn(50, 6, generator=torch.Generator().manual_seed(1)).double()
+    seen = view(z, torch.arange(4), test, Covariance())
+    nearest = NearestClassMean().predict(seen)
+    assert torch.equal(Bayes().predict(seen), nearest)
+    assert torch.equal(Mahalanobis(normalise=False).predict(seen), nearest)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import threading
 from collections.abc import Collection, Hashable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -85,7 +87,8 @@ def _outcome(future: Future[str]) -> Outcome:
 
 def _listen(events: Any, tell: Tell) -> None:
     while (event := events.get()) is not None:
-        tell(*event)
+        with contextlib.suppress(Exception):  # a terminal that has gone: workers wait if nobody empties the queue
+            tell(*event)
 
 
 _setting: Setting | None = None
@@ -95,6 +98,15 @@ _events: Any = None
 def _start(setting: Setting, events: Any) -> None:
     global _setting, _events
     _setting, _events = setting, events
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, killed perhaps: the run's lock is free then."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _compute(job: Job) -> str:

@@ -117,6 +117,19 @@ class Readout(Config):
         """
         return kept
 
+    def refreshed(
+        self, kept: Tensors, means: torch.Tensor, counts: torch.Tensor, added: torch.Tensor, added_counts: torch.Tensor
+    ) -> Tensors:
+        """Return what to keep when `learn` saw images of classes that it had seen before.
+
+        Args:
+            kept: what `learn` returned.
+            means, counts: (R, D) and (R,) the prototypes of those classes without these images, and how many are behind
+                each.
+            added, added_counts: (R, D) and (R,) the means of these images, and how many there are.
+        """
+        return kept
+
     def coordinates(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and prototypes where this read-out compares them by distance, (N, C) and (K, C).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +22,8 @@ class Mahalanobis(Readout):
         d_c(z) = (z - mu_c)' S_c^-1 (z - mu_c)
         S_c = Sigma_c + gamma_1 V_1 I + gamma_2 V_2 (1 - I),  V_1, V_2: mean diagonal and off-diagonal entry of Sigma_c
         S_c <- S_c / sqrt(diag S_c diag S_c')   if `normalise`: correlations, so that classes of all sizes compare
+
+    A class without any spread, such as one of a single image, takes the mean covariance of the others.
 
     Args:
         gamma_1, gamma_2: the shrinkage.
@@ -58,7 +61,7 @@ class Mahalanobis(Readout):
             z, means = F.normalize(z, dim=1), F.normalize(means, dim=1)
         parts = [
             -_quadratic(z - mu, self._shrunk(sigma.double())) if bool(torch.isfinite(mu).all()) else _never(z)
-            for mu, sigma in zip(means, view.covariances(), strict=True)
+            for mu, sigma in zip(means, _covariances(view), strict=True)
         ]
         return torch.stack(parts, dim=1)
 
@@ -81,7 +84,8 @@ class Bayes(Readout):
         score_c(z) = log pi_c - 1/2 log det S_c - 1/2 (z - mu_c)' S_c^-1 (z - mu_c),
         S_c = (1 - shrinkage) Sigma_c + shrinkage (trace Sigma_c / D) I
 
-    With `Covariance("shared")` it is linear discriminant analysis.
+    With `Covariance("shared")` it is linear discriminant analysis. A class without any spread, such as one of a single
+    image, takes the mean covariance of the others.
 
     Args:
         shrinkage: toward a sphere of the same mean variance.
@@ -105,14 +109,13 @@ class Bayes(Readout):
         z, means = view.z.double(), view.prototypes.double()
         counts = view.counts.double() if self.prior == "counts" else torch.ones(len(means), dtype=torch.float64)
         parts = []
-        for mu, sigma, count in zip(means, view.covariances(), counts.tolist(), strict=True):
+        for mu, sigma, count in zip(means, _covariances(view), counts.tolist(), strict=True):
             if not bool(torch.isfinite(mu).all()) or count == 0:
                 parts.append(_never(z))
                 continue
             sigma = sigma.double()
-            mean_variance = max(float(sigma.trace()) / len(sigma), 1e-300)
             shrunk = (1 - self.shrinkage) * sigma
-            shrunk.diagonal().add_(self.shrinkage * mean_variance)
+            shrunk.diagonal().add_(self.shrinkage * float(sigma.trace()) / len(sigma))
             log_det = torch.linalg.slogdet(shrunk).logabsdet
             parts.append(math.log(count) - 0.5 * (log_det + _quadratic(z - mu, shrunk)))
         return torch.stack(parts, dim=1)
@@ -160,6 +163,26 @@ class RidgeClassifier(Readout):
         if self.normalise:
             weights = F.normalize(weights, dim=0)
         return (view.z.double() @ weights).masked_fill(~valid, -torch.inf)
+
+
+def _covariances(view: View) -> Iterator[torch.Tensor]:
+    """Yield a covariance for every class, (D, D); for a class without one, that of the others.
+
+    A class of one image, or of the same image many times, has no spread of its own. Taken as it is, zero, it would be
+    infinitely near to everything, or to nothing. The mean of the others weighs them by their images; where no class has
+    any spread, it is I: then the nearest mean decides.
+    """
+    covariances = view.covariances()
+    points = covariances.diagonal(dim1=1, dim2=2).sum(dim=1) <= 0
+    weights = (view.counts.double() if len(view.counts) else torch.ones(len(points))) * ~points
+    if not bool(points.any()):
+        others = covariances[0]
+    elif bool(weights.sum() > 0):
+        others = torch.einsum("k,kde->de", weights / weights.sum(), covariances.double())
+    else:
+        others = torch.eye(covariances.shape[1], dtype=torch.float64)
+    for sigma, point in zip(covariances, points.tolist(), strict=True):
+        yield others if point else sigma
 
 
 def _quadratic(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

@@ -19,8 +19,9 @@ class StreamingLDA(Readout):
     score_k(z) = z . (Lambda mu_k) - 1/2 mu_k . (Lambda mu_k),  Lambda = ((1 - eps) Sigma + eps I)^-1
 
     Sigma is the scatter of the embeddings about their own class's mean, over their number. It is summed task by task,
-    and no image is needed again. A class is never in two tasks, so that any split into tasks gives the same Sigma (the
-    paper streams single images, for which its update is an approximation). Made for a network that stays fixed, as
+    and no image is needed again. Images of a class that come later add the term between the two means (`refreshed`), so
+    that any split into tasks gives the same Sigma (the paper streams single images, for which its update is an
+    approximation). Made for a network that stays fixed, as
     in `Schedule(train="first")`: a network that moves leaves the older share of Sigma behind.
 
     Args:
@@ -45,6 +46,13 @@ class StreamingLDA(Readout):
         if kept:
             scatter, count = kept["scatter"] + scatter, kept["count"] + count
         return {"scatter": scatter, "count": count}
+
+    def refreshed(
+        self, kept: Tensors, means: torch.Tensor, counts: torch.Tensor, added: torch.Tensor, added_counts: torch.Tensor
+    ) -> Tensors:
+        """Add n m / (n + m) (mu - mean_added)(mu - mean_added)': with it, the scatter is that about the common mean."""
+        n, m, apart = counts.double(), added_counts.double(), means.double() - added.double()
+        return {**kept, "scatter": kept["scatter"] + ((n * m / (n + m))[:, None] * apart).T @ apart}
 
     def linear(self, prototypes: torch.Tensor, kept: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the discriminants as a linear map, score_k = z . w_k + b_k: w (D, K) and b (K,), in float64."""
