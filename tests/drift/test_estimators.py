@@ -401,3 +401,18 @@ def test_effective_samples_of_an_affine_map_are_those_of_its_leverage(wild):
 def test_wrong_options_are_refused(make):
     with pytest.raises(InputError):
         make()
+
+
+def test_local_linear_is_sdc_where_nearly_all_weight_is_on_one_image():
+    """One current image near a far old class: there is no slope to see, and rounding must not make one up."""
+    for seed in range(40):
+        g = torch.Generator().manual_seed(seed)
+        z_old = torch.randn(120, 64, generator=g)
+        away = torch.nn.functional.normalize(torch.randn(64, generator=g), dim=0) * 24
+        z_old[0] = away + 0.3 * torch.randn(64, generator=g)
+        z_new = z_old + z_old @ torch.randn(64, 64, generator=g) / 40 + 0.3 + 0.05 * torch.randn(120, 64, generator=g)
+        prototypes = torch.cat([0.5 * torch.randn(9, 64, generator=g), away[None]])  # the others set the bandwidth
+        moved = LocalLinear().fit(z_old, z_new).transport(prototypes)
+        nearest = RelativeSDC().fit(z_old, z_new).transport(prototypes)
+        assert torch.isfinite(moved).all()
+        assert float((moved - nearest)[-1].norm()) < 0.5

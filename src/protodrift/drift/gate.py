@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -105,7 +106,7 @@ class FittedGated(FittedDrift):
             return torch.ones_like(distance)
         said, true, reach = _drifts(self.held_out)
         right = float((said * true).sum() / said.square().sum().clamp(min=1e-300))
-        share = min(max(right, 0.0), 1.0)
+        share = min(max(right, 0.0), 1.0) if math.isfinite(right) else 0.0  # an estimator that broke down moves nothing
         gate = share * (reach / distance.clamp(min=1e-300)).clamp(max=1).square()
         return torch.where(gate < self.config.least, 0.0, gate)
 

@@ -59,19 +59,29 @@ class Kernel:
         """Return k from inner products and squared distances, (K, N) each -> (K, N)."""
         return _TRANSLATION + self.linear * inner + self.local * (squared / (-2 * self.length**2)).exp_()
 
-    def cloud(self, a: torch.Tensor, b: torch.Tensor, spread: Spread) -> torch.Tensor:
+    def cloud(
+        self, a: torch.Tensor, b: torch.Tensor, spread: Spread, beyond: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return the mean of k(x, b) over x ~ N(a, W), (K, D), (N, D) -> (K, N).
 
         The linear part is k itself; the local part is |I + W / l^2|^(-1/2) exp(-1/2 (a - b)'(l^2 I + W)^-1 (a - b)).
+
+        Args:
+            a, b: in the directions that the images span.
+            spread: W.
+            beyond: (K,) what |a|^2 has in other directions, where W has nothing and b has nothing.
         """
         stretched = spread.vectors / (self.length**2 + spread.values).sqrt()
         near = (squared_distances(a @ stretched, b @ stretched) / -2).exp_()
+        if beyond is not None:
+            near *= (beyond / (-2 * self.length**2)).exp()[:, None]
         return _TRANSLATION + self.linear * (a @ b.T) + self.local * spread.damping(self.length) * near
 
-    def cloud_variance(self, a: torch.Tensor, spread: Spread) -> torch.Tensor:
+    def cloud_variance(self, a: torch.Tensor, spread: Spread, beyond: torch.Tensor | None = None) -> torch.Tensor:
         """Return the mean of k(x, x') over x, x' ~ N(a, W), (K, D) -> (K,): the prior variance of a cloud's drift."""
         local = self.local * spread.damping(self.length / math.sqrt(2))
-        return _TRANSLATION + self.linear * a.square().sum(dim=1) + local
+        squares = a.square().sum(dim=1)
+        return _TRANSLATION + self.linear * (squares if beyond is None else squares + beyond) + local
 
     def inverse(self, inner: torch.Tensor, squared: torch.Tensor) -> tuple[torch.Tensor, float]:
         """Return (K + I)^-1 of the images, (N, N), and log det(K + I)."""
@@ -249,12 +259,19 @@ class FittedGP(FittedDrift):
         """Return the posterior mean, and `uncertainty` (expected distance to the truth), `distance` to the nearest
         image, and `effective_samples`: independent images at p itself that would leave as little doubt."""
         check_prototypes(prototypes, len(self.centre))
-        p = (prototypes.double() - self.centre) @ self.basis / self.scale
-        k, prior = self.kernel.cloud(p, self.x, self.spread), self.kernel.cloud_variance(p, self.spread)
+        centred = (prototypes.double() - self.centre) / self.scale
+        p = centred @ self.basis
+        # Fewer images than dimensions: what a prototype has in directions without any image, nothing is known about.
+        beyond = None
+        if self.basis.shape[1] < self.basis.shape[0]:
+            beyond = (centred.square().sum(dim=1) - p.square().sum(dim=1)).clamp(min=0)
+        k = self.kernel.cloud(p, self.x, self.spread, beyond)
+        prior = self.kernel.cloud_variance(p, self.spread, beyond)
         doubt = (prior - ((k @ self.inverse) * k).sum(dim=1)).clamp(min=1e-12)
         values = {
             "uncertainty": (self.variance * doubt).sqrt(),
-            "distance": squared_distances(p, self.x).amin(dim=1).sqrt() * self.scale,
+            "distance": (squared_distances(p, self.x).amin(dim=1) + (0 if beyond is None else beyond)).sqrt()
+            * self.scale,
             "effective_samples": (1 / doubt - 1 / prior).clamp(min=0),
         }
         moved = prototypes.double() + k @ self.weights
@@ -268,8 +285,27 @@ class FittedGP(FittedDrift):
 
 
 def evenly(groups: torch.Tensor, count: int) -> torch.Tensor:
-    """Return at most `count` rows, spread evenly over the groups and within each; nothing is drawn."""
+    """Return at most `count` rows, spread evenly over the groups and within each; nothing is drawn.
+
+    Groups of about the same size are walked through as one; else each gives the same number, or all it has.
+
+    >>> evenly(torch.tensor([0] * 90 + [1] * 3), 6).tolist()
+    [0, 44, 89, 90, 91, 92]
+    """
     order = torch.argsort(groups, stable=True)
     if len(order) <= count:
         return order
-    return order[torch.linspace(0, len(order) - 1, count, dtype=torch.float64).round().long()]
+    sizes = groups.unique(return_counts=True)[1]
+    if int(sizes.max()) <= 2 * int(sizes.min()) or len(sizes) > count:
+        return order[_spaced(len(order), count)]
+    taken, left = torch.zeros_like(sizes), count
+    for done, row in enumerate(sizes.argsort().tolist()):  # the smallest first: what it leaves over goes to the others
+        taken[row] = min(int(sizes[row]), left // (len(sizes) - done))
+        left -= int(taken[row])
+    parts = order.split(sizes.tolist())
+    return torch.cat([part[_spaced(len(part), int(n))] for part, n in zip(parts, taken, strict=True)])
+
+
+def _spaced(size: int, count: int) -> torch.Tensor:
+    """Return `count` positions among `size`, from the first to the last."""
+    return torch.linspace(0, size - 1, count, dtype=torch.float64).round().long()

@@ -101,10 +101,13 @@ class FittedLocalLinear(FittedDrift):
         weights = weights / pool.total(weights.sum(dim=1))[:, None]
         points = (self.z_old.double() - self.mean) @ self.basis
         means = pool.total(weights @ points)
-        variance = pool.total(weights @ points.square().sum(dim=1)) - means.square().sum(dim=1)
-        scale = variance.clamp(min=0) / max(1, points.shape[1])
-        # Where all the weight is on one place there is no slope to see: any penalty makes it 0.
-        penalty = torch.where(scale > 0, config.ridge * scale, 1.0)
+        squares = pool.total(weights @ points.square().sum(dim=1))
+        variance = squares - means.square().sum(dim=1)
+        # Where all the weight is on one place there is no slope to see, and the difference above is rounding: a penalty
+        # far above that makes the slope 0, and leaves it alone wherever there is one.
+        least = _LEAST * squares
+        penalty = torch.maximum(config.ridge * variance, least) / max(1, points.shape[1])
+        penalty = torch.where(penalty > 0, penalty, 1.0)
         arms = (prototypes.double() - self.mean) @ self.basis - means
         return _Around(weights, points, means, arms, penalty, pool)
 
@@ -134,8 +137,14 @@ class _Around:
 
     def times(self, x: torch.Tensor) -> torch.Tensor:
         """Return (C_k + lambda_k I) x_k, (K, r): no C_k is ever formed."""
-        products = self.pool.total((self.weights * self.along(x)) @ self.points)
+        weighted = self.weights * self.along(x)
+        # Its sum is 0 but for rounding. Taken off all the same, or C is not quite symmetric, nor quite positive.
+        products = self.pool.total(weighted @ self.points)
+        products -= self.pool.total(weighted.sum(dim=1))[:, None] * self.means
         return products + self.penalty[:, None] * x
+
+
+_LEAST = 1e-12  # of the mean square, which is known to 1e-16 of itself
 
 
 def conjugate_gradients(

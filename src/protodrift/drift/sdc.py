@@ -25,8 +25,8 @@ def semantic_drift(prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.T
         Delta_c = sum_i w_i delta_i / sum_i w_i                         (Eq. 10)
         w_i     = exp(-||z_i^{t-1} - mu_c^{t-1}||^2 / (2 sigma^2))      (Eq. 11)
 
-    Normalised Gaussian weights are a softmax of -d^2 / (2 sigma^2): finite for every sigma and every scale, where the
-    quotient of sums is 0/0. Weights are made block by block and used up, so memory is O((K + N) D), never O(K N).
+    Normalised Gaussian weights are a softmax of -d^2 / (2 sigma^2): finite wherever the squared distances are, where
+    the quotient of sums is 0/0. Weights are made block by block and used up, so memory is O((K + N) D), never O(K N).
 
     Args:
         prototypes: (K, D) mu^{t-1}, in the space of the old network.

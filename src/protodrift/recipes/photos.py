@@ -144,7 +144,16 @@ def _ten(data: str, name: str, about: str, budget: str) -> Recipe:
     training = Training(epochs=epochs, learning_rate=rate) if budget == "paper" else CPU_TRAINING
     kept = ("FT", "E-FT", "E-FT+SDC", "E-MAS", "E-MAS+SDC", "E-MAS+oracle")
     rows = {row: six.methods[row] for row in kept} | named_rows(["LwM"], batch_norm=_batch_norm(budget))
-    return replace(six, name=name, tasks=10, use_classes=100, training=training, rows=tuple(rows.items()))
+    classifier = training if budget == "paper" else six.classifier_training
+    return replace(
+        six,
+        name=name,
+        tasks=10,
+        use_classes=100,
+        training=training,
+        classifier_training=classifier,
+        rows=tuple(rows.items()),
+    )
 
 
 def _batch_norm(budget: str) -> str:
