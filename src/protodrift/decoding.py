@@ -20,6 +20,12 @@ Job = dict[str, Any]
 """What a worker is told: "part" (which array), "start" (its first row), "files"."""
 
 
+_WIDE = ("I", "I;16", "I;16B", "I;16L", "F")
+"""Pillow's modes of more than 8 bits a value."""
+
+_BAND = 2**18  # pixels that are held as float64 at a time
+
+
 def read_image(path: str | Path, size: int, fit: str = "centre") -> np.ndarray:
     """Decode one image of any kind as (size, size, 3) uint8.
 
@@ -31,33 +37,59 @@ def read_image(path: str | Path, size: int, fit: str = "centre") -> np.ndarray:
     """
     try:
         with Image.open(path) as image:
-            upright = to_rgb(ImageOps.exif_transpose(image))
-            if fit == "squash":
-                fitted = upright.resize((size, size), resample=Image.Resampling.BILINEAR)
-            else:
-                fitted = ImageOps.fit(upright, (size, size), method=Image.Resampling.BILINEAR)
-            return np.asarray(fitted, dtype=np.uint8)
+            return fitted(image, size, fit)
     except FileNotFoundError:
         raise InputError(f"there is no image {path}.") from None
     except Exception as error:  # whatever a damaged file makes one of Pillow's many decoders say
         raise InputError(f"{path} cannot be read as an image ({error}). Remove or replace it.") from None
 
 
+def fitted(image: Image.Image, size: int, fit: str = "centre") -> np.ndarray:
+    """Return an opened image as `read_image` does; what is wrong with it, Pillow says in its own words."""
+    upright = ImageOps.exif_transpose(image)
+    # What is grey stays so until it is small: RGB takes four times the room.
+    upright = _stretched(upright) if upright.mode in _WIDE else to_rgb(upright)
+    if fit == "squash":
+        small = upright.resize((size, size), resample=Image.Resampling.BILINEAR)
+    else:
+        small = ImageOps.fit(upright, (size, size), method=Image.Resampling.BILINEAR)
+    return np.asarray(small.convert("RGB"), dtype=np.uint8)
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """Convert any Pillow mode to RGB; what is transparent becomes white, not whatever colour hides below it."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    if image.mode in ("I", "I;16", "I;16B", "I;16L", "F"):
-        # Pillow clips these at 255: a 16-bit image would turn white. Stretch its own range instead.
-        values = np.asarray(image, dtype=np.float64)
-        top = 65535.0 if image.mode != "F" else max(float(values.max()), 1e-12)
-        scaled = values if values.max() <= 255 and image.mode != "F" else values * (255.0 / top)
-        return Image.fromarray(np.clip(scaled, 0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in _WIDE:
+        return _stretched(image).convert("RGB")
     if "A" in image.getbands() or "transparency" in image.info:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
     return image.convert("RGB")
+
+
+def _stretched(image: Image.Image) -> Image.Image:
+    """Bring the values of a wide mode to 8-bit grey.
+
+    Pillow clips them at 255: a 16-bit image would turn white. Its own range is stretched instead, by bands of rows: in
+    float64 the whole of a large image would take a gigabyte.
+    """
+    width, height = image.size
+    rows = max(1, _BAND // width)
+    bands = [(top, min(top + rows, height)) for top in range(0, height, rows)]
+
+    def values(band: tuple[int, int]) -> np.ndarray:
+        return np.asarray(image.crop((0, band[0], width, band[1])), dtype=np.float64)
+
+    highest = float(np.max([values(band).max() for band in bands]))
+    factor = 255.0 / (65535.0 if image.mode != "F" else max(highest, 1e-12))
+    if highest <= 255 and image.mode != "F":
+        factor = 1.0
+    grey = np.empty((height, width), dtype=np.uint8)
+    for band in bands:
+        grey[slice(*band)] = np.clip(values(band) * factor, 0, 255)
+    return Image.fromarray(grey)
 
 
 def serve() -> None:

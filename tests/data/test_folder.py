@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from protodrift.data import load_folder, read_image, scan_folder
+from protodrift.decoding import to_rgb
 from protodrift.errors import InputError
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -157,6 +159,30 @@ def corner(path):
 )
 def test_every_mode_becomes_rgb_over_white(tmp_path, name, mode, colour, expected):
     assert corner(save(tmp_path / name, colour, mode=mode)) == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "values"),
+    [
+        ("I;16", np.uint16([0, 300, 65535])),
+        ("I;16", np.uint16([0, 100, 255])),  # 8 bits in a wide mode: as they are
+        ("I;16B", np.uint16([0, 300, 65535])),
+        ("I", np.int32([-5, 70_000, 40_000])),
+        ("F", np.float32([-1.0, 0.25, 7.0])),
+    ],
+)
+def test_wide_images_are_stretched_by_the_maximum_of_the_whole_in_little_memory(mode, values):
+    array = np.resize(values[:1], (2100, 1000))
+    array[-1, :2] = values[1:]  # the maximum is in the last row only
+    image = Image.frombytes(mode, (1000, 2100), array.astype(array.dtype.newbyteorder(">" if "B" in mode else "<")))
+    tracemalloc.start()
+    rgb = to_rgb(image)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    top = array.max() if mode == "F" else 65535 if array.max() > 255 else 255
+    naive = np.clip(array.astype(np.float64) * (255.0 / float(top)), 0, 255).astype(np.uint8)
+    assert (np.asarray(rgb) == naive[:, :, None]).all()
+    assert peak < 6 * array.size  # bytes a pixel; one float64 array of the whole would be 8
 
 
 def test_a_cmyk_jpeg_is_red_not_cyan(tmp_path):

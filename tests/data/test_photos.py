@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protodrift.data.photos import find_images, find_photos, load_photo, read_photos, shown, summary_of
+from protodrift.data.photos import Found, find_images, find_photos, load_photo, read_photos, shown, summary_of
 from protodrift.data.stored import StoredImages
 from protodrift.errors import InputError
 
@@ -149,6 +149,21 @@ def test_the_same_picture_under_two_classes_is_found_whatever_its_file(tmp_path)
     assert photos.repeats == 1
 
 
+def test_a_path_listed_again_is_one_photo_and_a_copy_of_it_a_repeat(tmp_path):
+    for name in ("a.png", "copy.png"):
+        (tmp_path / name).write_bytes(encoded(Image.new("RGB", (24, 24), "red"), "PNG"))
+    table = tmp_path / "list.csv"
+    table.write_text("a.png,owl\n./a.png,owl\na.png,owl\ncopy.png,owl\na.png,emu\n")
+    found = find_photos(table)
+    assert found.classes == {"emu": 1, "owl": 2}
+    assert [(one.path.name, one.why) for one in found.skipped] == [("a.png", "listed before with the same label")] * 2
+    photos = read_photos(found, 16)
+    assert photos.repeats == 1
+    assert [(a.name, b.name) for a, b in photos.twins] == [("a.png", "a.png")]
+    twice = Found("by hand", found.files[:1] * 3, ())
+    assert read_photos(twice, 16).repeats == 2
+
+
 def test_nothing_usable_is_an_error_that_gives_an_example(tmp_path):
     (tmp_path / "owl").mkdir()
     (tmp_path / "owl" / "a.jpg").write_bytes(b"x")
@@ -185,6 +200,10 @@ def test_a_csv_of_paths_and_labels(tmp_path):
         (b"path,label\nx.png,\n", "line 2: a path and a label are needed"),
         (b"\xff\xfe\x00", "cannot be read as a CSV"),
         (b"nowhere.png,owl\n", "1 are missing"),
+        (b'path,label\na.png,"owl\nb.png,emu\nc.png,emu\n', r"line 2: not a row .*end of data in line 4.*quote"),
+        (b'a.png,owl\n"b.png,emu\n' + b"c.png,emu\n" * 20_000, "line 2: not a row .*larger than field limit"),
+        (b'a.png,owl\n"b.png"x,emu\n', "line 2: not a row"),
+        (b'"a\nb.png",owl\nc.png\n', "line 3: a path and a label are needed"),
     ],
 )
 def test_a_csv_that_cannot_be_used_is_explained(tmp_path, content, message):
@@ -210,6 +229,19 @@ def test_bytes_are_read_like_files(tmp_path):
     data = encoded(picture((30, 20)), "PNG")
     (tmp_path / "a.png").write_bytes(data)
     assert np.array_equal(load_photo(data, 16), load_photo(tmp_path / "a.png", 16))
+
+
+@pytest.mark.parametrize("name", ["truncated.jpg", "truncated.png", "text.jpg", "one.png"])
+def test_bytes_that_cannot_be_read_are_explained_as_files_are(tmp_path, name):
+    data = BAD[name][0]()
+    (tmp_path / name).write_bytes(data)
+    said = []
+    for source in (data, tmp_path / name):
+        with pytest.raises(InputError) as caught:
+            load_photo(source, 16)
+        said.append(str(caught.value))
+    assert said[0].startswith("- ")
+    assert said[1] == f"{tmp_path / name} {said[0][2:]}"
 
 
 def test_many_photos_go_to_a_file_without_a_name_and_are_the_same(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
 import struct
@@ -12,8 +14,10 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from protodrift import IncrementalClassifier
+from protodrift import IncrementalClassifier, saving
+from protodrift.serve import watching
 from protodrift.serve.limits import Limits
 
 
@@ -121,6 +125,43 @@ def test_what_is_no_image_is_422_and_named(served, pictures):
 @pytest.mark.parametrize("side", [8000, 30_000, 2_000_000_000])
 def test_a_decompression_bomb_is_refused_by_its_header(served, side):
     assert served.post("/predict", bomb(side))[0] in ((413,) if side < 10**6 else (413, 422))
+
+
+def test_the_limit_of_pixels_may_be_above_that_of_pillow(serve, saved, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # serving raises it; put back at the end
+    with serve(saved, Limits(pixels=500_000_000)) as client:
+        status, body = client.post("/predict", bomb(14_000))  # 196 million: allowed, but its pixels are missing
+        assert (status, "0.png cannot be read as an image" in body["detail"]) == (422, True), body
+        status, body = client.post("/predict", bomb(25_000))
+        assert (status, "25000 x 25000 pixels; at most 500,000,000" in body["detail"]) == (413, True), body
+        status, body = client.post("/predict", bomb(40_000))
+        assert (status, "more than 500,000,000 pixels" in body["detail"]) == (413, True), body
+
+
+def test_a_truncated_upload_is_called_by_its_name_alone(served, as_png):
+    noise = as_png(np.random.RandomState(0).randint(0, 256, (99, 99, 3), dtype=np.uint8))
+    status, body = served.post("/predict", noise[: len(noise) // 2])
+    assert status == 422
+    assert body["detail"].startswith("0.png cannot be read as an image (")
+    assert "BytesIO" not in body["detail"]
+
+
+def test_a_form_without_its_end_is_400_and_loses_no_image_in_silence(served, pictures, as_form):
+    body, headers = as_form(*pictures[:2])
+    for cut in (len(b"--\r\n"), len(b"--edge--\r\n"), len(b"--edge--\r\n") + 20):
+        status, said = served.ask("POST", "/predict", body[:-cut], headers)
+        assert (status, "the closing boundary is missing" in said["detail"]) == (400, True), (cut, said)
+    assert len(served.ask("POST", "/predict", body + b"an epilogue", headers)[1]["predictions"]) == 2
+
+
+@pytest.mark.parametrize("charset", ["undefined", "idna"])
+def test_a_charset_that_reads_no_name_is_400(served, pictures, as_form, charset):
+    body, headers = as_form(pictures[0])
+    body = body.replace(b"0.png", b"xn--a.png")
+    headers = {"Content-Type": f"{headers['Content-Type']}; charset={charset}"}
+    status, said = served.ask("POST", "/predict", body, headers)
+    # From Python 3.13 on idna says a UnicodeDecodeError, and Starlette reads the name as latin-1.
+    assert (status, "charset" in said.get("detail", "")) in ((400, True), *([(200, False)] * (charset == "idna")))
 
 
 def test_malformed_requests(served, pictures, as_form):
@@ -240,6 +281,57 @@ def test_a_new_version_is_picked_up_and_every_answer_is_of_one(serve, saved, pic
             time.sleep(0.02)
         assert client.get("/healthz")[1]["problem"]
         assert client.post("/predict", pictures[0])[1]["version"] == 3  # the version before is served on
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "RuntimeError: DefaultCPUAllocator: can't"),
+        (MemoryError(), "MemoryError\n"),
+    ],
+)
+def test_no_memory_for_a_new_version_does_not_end_the_watching(
+    serve, saved, tmp_path, monkeypatch, capsys, error, said
+):
+    path = tmp_path / "model"
+    shutil.copytree(saved, path)
+    monkeypatch.setattr(watching, "RETRY", 0.1)
+
+    def from_saved(*args, **params):
+        raise error
+
+    with serve(path) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(IncrementalClassifier, "from_saved", from_saved)
+            saving.undo(path)
+            until(lambda: client.get("/healthz")[1]["problem"])
+            assert client.get("/healthz")[1]["version"] == 2  # the version before is served on
+        until(lambda: client.get("/healthz")[1]["version"] == 1)
+        assert client.get("/healthz")[1]["problem"] == ""
+    assert f"the version before is served on: {said}" in capsys.readouterr().err
+
+
+def test_a_log_that_nobody_reads_does_not_end_the_watching(serve, saved, tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    shutil.copytree(saved, path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    log = os.fdopen(writer, "w")
+    with serve(path) as client:
+        monkeypatch.setattr("sys.stdout", log)
+        saving.undo(path)
+        until(lambda: client.get("/healthz")[1]["version"] == 1)
+        IncrementalClassifier.load(path).save(path)
+        until(lambda: client.get("/healthz")[1]["version"] == 2)
+    with contextlib.suppress(BrokenPipeError):
+        log.close()
+
+
+def until(true):
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_the_map_has_every_step(served, saved):

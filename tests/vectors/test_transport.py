@@ -192,6 +192,17 @@ def test_faiss(affine, tmp_path, metric, ids):
         np.testing.assert_allclose(moved.reconstruct(row * 10 + 5 if ids else row), right[row], atol=1e-4)
 
 
+def test_an_index_of_cosines_ranks_by_them_also_where_the_pairs_are_not_of_length_1(affine, tmp_path):
+    old, new, store, right = affine
+    np.save(tmp_path / "s.npy", store)
+    protodrift.transport(old, new, tmp_path / "s.npy", tmp_path / "o.faiss", drift=EXACT, metric="cosine")
+    index = faiss.read_index(str(tmp_path / "o.faiss"))
+    shares, found = index.search(np.ascontiguousarray(new[:50] / np.linalg.norm(new[:50], axis=1, keepdims=True)), 10)
+    theirs = NearestNeighbors(n_neighbors=10, metric="cosine").fit(right).kneighbors(new[:50])
+    assert (found == theirs[1]).mean() > 0.99  # but for ties
+    np.testing.assert_allclose(shares, 1 - theirs[0], atol=1e-4)
+
+
 def test_one_format_into_another_says_what_is_lost(affine, tmp_path):
     old, new, store, right = affine
     table = pa.table({"id": list(range(100)), "emb": pa.array(list(store), pa.list_(pa.float32()))})
@@ -273,6 +284,47 @@ def test_nothing_is_overwritten_unless_forced(affine, tmp_path):
         protodrift.transport(old, new, tmp_path / "s.npy", tmp_path / "s.npy", force=True)
 
 
+@pytest.mark.parametrize("end", ["npy", "parquet"])
+def test_no_row_numbers_of_an_earlier_store_stay_beside_a_new_one(affine, tmp_path, end):
+    old, new, store, _ = affine
+    np.save(tmp_path / "s.npy", store)
+    out = tmp_path / f"o.{end}"
+    protodrift.transport(old, new, tmp_path / "s.npy", out, reembed=50)
+    beside = {tmp_path / f"o.{end}.{name}.npy" for name in ("uncertainty", "reembed")}
+    (tmp_path / f"o.{end}.uncertainty.npy").touch()  # of a run with another format, perhaps
+    out.unlink()
+    with pytest.raises(InputError, match=r"o.*\.npy is already there.*--force"):
+        protodrift.transport(old, new, tmp_path / "s.npy", out, uncertainty=False)
+    assert all(file.exists() for file in beside)
+    protodrift.transport(old, new, tmp_path / "s.npy", out, uncertainty=False, force=True)
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "s.npy", out])
+
+
+def test_stale_row_numbers_are_gone_before_the_new_store_is_there(affine, tmp_path, monkeypatch):
+    old, new, store, _ = affine
+    np.save(tmp_path / "s.npy", store)
+    out, stale = tmp_path / "o.npy", tmp_path / "o.npy.reembed.npy"
+    out.write_bytes(b"what was there")
+    stale.write_bytes(b"its rows")
+
+    def interrupt(sink):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(streaming.NpySink, "commit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        protodrift.transport(old, new, tmp_path / "s.npy", out, uncertainty=False, force=True)
+    assert out.read_bytes() == b"what was there"
+    assert not stale.exists()
+
+
+def test_a_store_is_not_taken_for_a_sidecar(affine, tmp_path):
+    old, new, store, _ = affine
+    np.save(tmp_path / "o.npy.reembed.npy", store)
+    with pytest.raises(InputError, match="is the store itself"):
+        protodrift.transport(old, new, tmp_path / "o.npy.reembed.npy", tmp_path / "o.npy", force=True)
+    assert len(np.load(tmp_path / "o.npy.reembed.npy")) == 100
+
+
 @pytest.mark.parametrize(
     ("columns", "column", "said"),
     [
@@ -281,6 +333,8 @@ def test_nothing_is_overwritten_unless_forced(affine, tmp_path):
         ({"a": [[1.0] * 6], "n": [1]}, "n", "column 'n' holds int64"),
         ({"emb": [[1.0] * 6]}, "enb", "Did you mean 'emb'"),
         ({"a": [[1.0] * 6, None]}, "a", "no vector in row 1"),
+        ({"a": [None, [1.0] * 6]}, "a", "column 'a' has no vector in row 0. Drop such rows"),
+        ({"a": [[], [1.0] * 6]}, "a", "column 'a' has no vector in row 0. Drop such rows"),
         ({"a": [[1.0] * 6, [1.0]]}, "a", "6 in row 0, 1 in row 1"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -89,6 +90,11 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 Ctrl-C."""
     wait_briefly()  # before torch is imported
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file name that is no UTF-8, or a letter that the terminal does not have, must not end a verb half-way. As
+        # standard error does by itself, and not by surrogateescape: what comes out stays text that every program
+        # reads, and in JSON the escape \udcff is the name again.
+        sys.stdout.reconfigure(errors="backslashreplace")
     args = parser().parse_args(argv)
     from ..errors import ProtodriftError
 

@@ -96,9 +96,12 @@ def _answers(clf: IncrementalClassifier, args: argparse.Namespace) -> Iterator[d
         errors: dict[int, str] = {}
         for i, (path, source) in enumerate(batch):
             try:
+                if isinstance(source, InputError):
+                    raise source
                 read[i] = load_photo(source, spec.shape[1])
             except InputError as error:
-                errors[i] = str(error).replace(f"{shown(path)} ", "").replace(f"{shown(path)}: ", "").rstrip(".")
+                why = str(error).removeprefix(shown(path)).removeprefix(":").lstrip()
+                errors[i] = why.rstrip(".")
         found = clf.recognise(np.stack(list(read.values()))) if read else None
         row_of = {i: row for row, i in enumerate(read)}
         for i, (path, _) in enumerate(batch):
@@ -122,14 +125,19 @@ def _answers(clf: IncrementalClassifier, args: argparse.Namespace) -> Iterator[d
 
 
 def _places(places: list[str]) -> Iterator[tuple[Path, Any]]:
-    """Yield what to read: a name for it, and a path or an open file."""
-    from ..data.photos import find_images
-
+    """Yield what to read: a name for it, and a path, the bytes, or an `InputError` that says why there is nothing."""
     for place in places:
-        if place != "-":
-            yield from ((path, path) for path in find_images([place]))
-            continue
-        yield from _from_stdin()
+        yield from _from_stdin() if place == "-" else _found(place)
+
+
+def _found(place: str) -> Iterator[tuple[Path, Any]]:
+    from ..data.photos import find_images
+    from ..errors import InputError
+
+    try:
+        yield from ((path, path) for path in find_images([place]))
+    except InputError as error:  # passed over like a photo: the other places have their answers
+        yield Path(place), error
 
 
 def _from_stdin() -> Iterator[tuple[Path, Any]]:
@@ -137,7 +145,6 @@ def _from_stdin() -> Iterator[tuple[Path, Any]]:
 
     from PIL import Image
 
-    from ..data.photos import find_images
     from ..errors import InputError
 
     data = sys.stdin.buffer.read()
@@ -147,8 +154,10 @@ def _from_stdin() -> Iterator[tuple[Path, Any]]:
     except Exception:  # no image: then it is a list of paths
         lines = [line for line in data.decode(errors="surrogateescape").splitlines() if line.strip()]
         if not lines or b"\0" in data:
-            raise InputError("standard input holds neither an image nor paths, one a line.") from None
-        yield from ((path, path) for path in find_images(lines))
+            yield Path("-"), InputError("standard input holds neither an image nor paths, one a line.")
+            return
+        for line in lines:
+            yield from _found(line)
     else:
         yield Path("-"), data
 

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..decoding import fitted
 from ..errors import InputError
 from .arrays import InputSpec
 from .dataset import Examples
-from .folder import image_files, read_image, scan_folder
+from .folder import image_files, scan_folder
 from .stored import room
 
 SMALLEST_SIDE = 8
@@ -133,33 +134,50 @@ def find_images(places: Iterable[str | Path]) -> Iterator[Path]:
 
 def _listed(table: Path) -> Found:
     files: list[tuple[Path, str]] = []
+    seen: set[tuple[Path, str]] = set()
     skipped: list[Skipped] = []
     try:
         text = table.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{table} cannot be read as a CSV file: {error}.") from None
-    rows = list(csv.reader(text.splitlines(), delimiter="\t" if table.suffix.lower() == ".tsv" else ","))
-    if rows and [cell.strip().lower() for cell in rows[0][:2]] in (["path", "label"], ["file", "label"]):
-        rows = rows[1:]
-        first = 2
-    else:
-        first = 1
-    for number, row in enumerate(rows, first):
+    for number, row in _rows(table, text):
         if not row or not any(cell.strip() for cell in row):
+            continue
+        if number == 1 and [cell.strip().lower() for cell in row[:2]] in (["path", "label"], ["file", "label"]):
             continue
         if len(row) < 2 or not row[0].strip() or not row[1].strip():
             raise InputError(f"{table}, line {number}: a path and a label are needed, got {','.join(row)!r}.")
         path = Path(row[0].strip())
         path = path if path.is_absolute() else table.parent / path
-        if path.exists():
-            files.append((path, row[1].strip()))
-        else:
+        one = (path, row[1].strip())
+        if not path.exists():
             skipped.append(Skipped(path, "there is no such file"))
+        elif one in seen:  # a photo is one example, however often it is listed; under two labels it is a twin
+            skipped.append(Skipped(path, "listed before with the same label"))
+        else:
+            seen.add(one)
+            files.append(one)
     if not files:
         raise InputError(
             f"{table} lists no image that is there ({len(skipped)} are missing). Paths are relative to it."
         )
     return Found(table.stem, tuple(files), tuple(skipped))
+
+
+def _rows(table: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV, each with the line that it begins in."""
+    delimiter = "\t" if table.suffix.lower() == ".tsv" else ","
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    line = 1
+    try:
+        for row in reader:
+            yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(
+            f"{table}, line {line}: not a row of a CSV file ({error} in line {reader.line_num}). A quote at the start "
+            "of a cell must be closed at its end."
+        ) from None
 
 
 def load_photo(source: str | Path | bytes, size: int) -> np.ndarray:
@@ -177,7 +195,7 @@ def load_photo(source: str | Path | bytes, size: int) -> np.ndarray:
             with Image.open(_opened(source)) as image:
                 if min(image.size) < SMALLEST_SIDE:
                     raise InputError(f"{name} is too small: {image.size[0]} x {image.size[1]} pixels.")
-            return read_image(_opened(source), size)
+                return fitted(image, size)
     except InputError:
         raise
     except FileNotFoundError:
@@ -238,10 +256,13 @@ def read_photos(
         else:
             images.write(len(used), pixels.transpose(2, 0, 1))
             used.append((path, label))
-            other = seen.setdefault(hashlib.blake2b(pixels.tobytes(), digest_size=16).digest(), (path, label))
-            if other[1] != label:
+            digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
+            other = seen.get(digest)
+            if other is None:
+                seen[digest] = (path, label)
+            elif other[1] != label:
                 twins.append((other[0], path))
-            elif other[0] != path:
+            else:
                 repeats += 1
         if on_file is not None:
             on_file(number)

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import numpy as np
 from fastapi import FastAPI, Query, Request
@@ -53,6 +53,7 @@ def build_app(
         hosts: names that clients may call this server by; None: any.
         poll: seconds between two looks for a new version.
     """
+    images.admit(limits)
     desk = _Desk(watched, limits)
 
     @contextlib.asynccontextmanager
@@ -85,10 +86,15 @@ async def _watch(watched: Watched, poll: float) -> None:
     while True:
         await asyncio.sleep(poll)
         if await asyncio.to_thread(watched.check):
-            print(f"now serving version {watched.served.current.version}", flush=True)
+            _log(f"now serving version {watched.served.current.version}", sys.stdout)
         if watched.problem and watched.problem != said:
-            print(f"protodrift: the version before is served on: {watched.problem}", file=sys.stderr, flush=True)
+            _log(f"protodrift: the version before is served on: {watched.problem}", sys.stderr)
         said = watched.problem
+
+
+def _log(line: str, stream: TextIO) -> None:
+    with contextlib.suppress(OSError, ValueError):  # that nobody reads the log any more must not end the watching
+        print(line, file=stream, flush=True)
 
 
 class _Desk:

@@ -13,6 +13,7 @@ from PIL import Image
 from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from ..data.photos import load_photo, shown
@@ -54,16 +55,31 @@ async def read_uploads(request: Request, limits: Limits) -> list[Upload]:
     return uploads
 
 
+class _Form(MultiPartParser):
+    """Starlette's parser, which passes over a part without an end in silence; this one knows whether all has come."""
+
+    complete = False
+
+    def on_end(self) -> None:
+        """Note the closing boundary."""
+        self.complete = True
+
+
 async def _parts(request: Request, limits: Limits) -> list[Upload]:
+    parser = _Form(request.headers, request.stream(), max_files=limits.images + 1, max_fields=16)
     try:
-        form = await request.form(max_files=limits.images + 1, max_fields=16)
-    except FormParserError as error:
-        raise HTTPException(400, f"malformed multipart/form-data: {error}") from None
-    except HTTPException as error:
-        if error.status_code == 400 and "Too many files" in str(error.detail):
+        form = await parser.parse()
+    except MultiPartException as error:
+        if "Too many files" in error.message:
             raise _too_many(limits) from None
-        raise
+        raise _malformed(error.message) from None
+    except FormParserError as error:
+        raise _malformed(str(error)) from None
+    except UnicodeError:  # of a charset such as idna; of most others Starlette falls back to latin-1
+        raise _malformed("its names cannot be read by the charset of the content-type. Send them as utf-8.") from None
     try:
+        if not parser.complete:
+            raise _malformed("the closing boundary is missing. Send the whole form again.")
         parts = form.multi_items()
         plain = [name for name, value in parts if not isinstance(value, UploadFile)]
         if plain:
@@ -76,8 +92,18 @@ async def _parts(request: Request, limits: Limits) -> list[Upload]:
         await form.close()
 
 
+def _malformed(why: str) -> HTTPException:
+    return HTTPException(400, f"malformed multipart/form-data: {why}")
+
+
 def _too_many(limits: Limits) -> HTTPException:
     return HTTPException(413, f"more than {limits.images} images in one request. Send several requests.")
+
+
+def admit(limits: Limits) -> None:
+    """Raise Pillow's own limit of pixels to ours, once for the whole process: threads cannot have one each."""
+    if Image.MAX_IMAGE_PIXELS is not None:
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, limits.pixels)
 
 
 def decode(uploads: Sequence[Upload], size: int, limits: Limits, deadline: float) -> np.ndarray:
@@ -111,10 +137,10 @@ def _check_header(upload: Upload, limits: Limits) -> None:
     """Refuse by what the header says: a few kilobytes can claim a picture of many gigabytes."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # our own limit is below Pillow's
+            warnings.simplefilter("ignore")  # of large pictures: our own limit decides
             with Image.open(io.BytesIO(upload.data), formats=FORMATS) as image:
                 width, height = image.size
-    except Image.DecompressionBombError:
+    except Image.DecompressionBombError:  # more than twice Pillow's limit, which is not below ours
         raise HTTPException(413, f"{upload.name} has more than {limits.pixels:,} pixels.") from None
     except Exception:  # whatever a damaged file makes one of Pillow's many decoders say
         raise InputError("cannot be read as an image (not an image, or damaged).") from None

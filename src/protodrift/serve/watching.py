@@ -69,8 +69,9 @@ class Watched:
                 return False
             self.served = self._read()
             self.problem, self._failed = "", None
-        except (ProtodriftError, OSError) as error:
-            self.problem = str(error)
+        except Exception as error:  # also what torch says where there is no memory for a second model
+            explained = isinstance(error, (ProtodriftError, OSError))
+            self.problem = str(error) if explained else f"{type(error).__name__}: {error}".removesuffix(": ")
             self._failed = (current, time.monotonic() + RETRY)
             return False
         return True

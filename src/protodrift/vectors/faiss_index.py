@@ -54,11 +54,14 @@ class FaissSource(Source):
 
 
 class FaissSink(Sink):
-    """A flat index of the same metric, and of the same ids if the source had some."""
+    """A flat index of the same metric, and of the same ids if the source had some.
+
+    FAISS has no index of cosines: they are inner products of vectors that are brought to length 1 here.
+    """
 
     def __init__(self, path: Path, source: Source, width: int, metric: str) -> None:
         super().__init__(path)
-        # The cosine of unit vectors is their inner product; the caller makes them so.
+        self._unit = metric == "cosine"
         self._flat = faiss.IndexFlatL2(width) if metric == "l2" else faiss.IndexFlatIP(width)
         self._index, self._ids = self._flat, None
         if isinstance(source, FaissSource) and source.keeps is not None:
@@ -68,6 +71,9 @@ class FaissSink(Sink):
     def write(self, vectors: np.ndarray, uncertainty: np.ndarray | None = None, beside: Any = None) -> None:
         """Add vectors."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        if self._unit:
+            vectors = vectors.copy()  # FAISS changes it in place, and it is the caller's
+            faiss.normalize_L2(vectors)
         if self._ids is None:
             self._index.add(vectors)
         else:

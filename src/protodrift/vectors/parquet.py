@@ -72,14 +72,19 @@ class ParquetSource(Source):
     def _first_length(self) -> int:
         for batch in self._file.iter_batches(batch_size=1, columns=[self.column]):
             first = batch.column(0)[0].as_py()
-            return len(first) if first is not None else 0
+            if not first:  # missing or empty: its length says nothing about the others
+                raise self._no_vector(0)
+            return len(first)
         return 0
+
+    def _no_vector(self, row: int) -> InputError:
+        return InputError(f"{self.path}: column {self.column!r} has no vector in row {row}. Drop such rows first.")
 
     def _matrix(self, column: Any, start: int) -> np.ndarray:
         """Return a list column as (n, D); a view of it where it can be."""
         if column.null_count:
             row = start + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise InputError(f"{self.path}: column {self.column!r} has no vector in row {row}. Drop such rows first.")
+            raise self._no_vector(row)
         if not pa.types.is_fixed_size_list(column.type):
             lengths = np.diff(column.offsets.to_numpy())
             if (lengths != self.width).any():

@@ -12,11 +12,13 @@ import torch
 
 from ..drift.base import Drift
 from ..errors import InputError
+from ..saving import sync_directory
 from .formats import NpySink, Sink, Source, format_of, open_sink, open_source, stored_dtype
 from .mover import HeldOutReport, Mover, fit_mover
 
 OnProgress = Callable[[str, int, "int | None"], None]
 
+_SIDECARS = ("uncertainty", "reembed")
 _CHUNK_BYTES = 64 * 2**20  # of float32 vectors, the wider of old and new
 
 
@@ -76,7 +78,7 @@ def transport(
         column: of a Parquet file, where several could be meant.
         held_out: share of the pairs that chooses and judges.
         seed: of that split.
-        force: replace files that are there.
+        force: replace files that are there: the store, and with it all that an earlier run left beside it.
         on_progress: called as `on_progress(what, done, total)`.
 
     Raises:
@@ -86,7 +88,7 @@ def transport(
     with contextlib.closing(open_source(path, column)) as source:
         metric = metric or source.metric or "l2"
         sidecars = _sidecars(target, uncertainty, reembed)
-        _check_target(path, target, sidecars, reembed, source, force)
+        _check_target(path, target, reembed, source, force)
         old, new = _pairs(pairs_old), _pairs(pairs_new)
         if old.ndim == 2 and source.width != old.shape[1]:
             raise InputError(
@@ -148,6 +150,7 @@ def _stream(
             rows_sink.write(worst.rows)
         for sink in (*beside, main):
             sink.finish()
+        _remove_stale(target, sidecars)
         for sink in (*beside, main):  # the store last: where it is, all is
             sink.commit()
 
@@ -200,26 +203,40 @@ def _in_columns(target: Path) -> bool:
     return format_of(target) == "parquet"
 
 
+def _beside(target: Path, name: str) -> Path:
+    return target.with_name(f"{target.name}.{name}.npy")
+
+
 def _sidecars(target: Path, uncertainty: bool, reembed: int) -> dict[str, Path]:
-    names = {"uncertainty": uncertainty and not _in_columns(target), "reembed": bool(reembed)}
-    return {name: target.with_name(f"{target.name}.{name}.npy") for name, wanted in names.items() if wanted}
+    wanted = {"uncertainty": uncertainty and not _in_columns(target), "reembed": bool(reembed)}
+    return {name: _beside(target, name) for name in _SIDECARS if wanted[name]}
 
 
-def _check_target(
-    path: Path, target: Path, sidecars: dict[str, Path], reembed: int, source: Source, force: bool
-) -> None:
+def _remove_stale(target: Path, sidecars: dict[str, Path]) -> None:
+    """Remove what an earlier run left and this one does not replace: it speaks of rows of another store."""
+    stale = [_beside(target, name) for name in _SIDECARS if name not in sidecars]
+    for file in stale:
+        file.unlink(missing_ok=True)
+    sync_directory(target.parent)  # before the new store has its name, also if the power fails in between
+
+
+def _check_target(path: Path, target: Path, reembed: int, source: Source, force: bool) -> None:
     if isinstance(reembed, bool) or reembed < 0 or reembed > source.count:
         raise InputError(f"reembed={reembed} must be between 0 and the {source.count} vectors of {path}.")
     if not source.count:
         raise InputError(f"{path} holds no vectors.")
-    if target.exists() and target.samefile(path):
-        raise InputError(f"{target} is the store itself. Write the moved vectors to another file.")
     stored_dtype(target, source.dtype)  # refuses an unknown end of the name
-    for file in (target, *sidecars.values()):
+    # Also the sidecars that this run does not write: beside a new store they would speak of the wrong rows.
+    for file in (target, *(_beside(target, name) for name in _SIDECARS)):
         if file.is_dir():
             raise InputError(f"{file} is a folder. Name a file.")
+        if file.exists() and file.samefile(path):
+            raise InputError(f"{file} is the store itself. Write the moved vectors to another file.")
         if file.exists() and not force:
-            raise InputError(f"{file} is already there. Name another file, or replace it with --force (force=True).")
+            raise InputError(
+                f"{file} is already there. Name another file, or replace the store and what lies beside it with "
+                "--force (force=True)."
+            )
     target.parent.mkdir(parents=True, exist_ok=True)
 
 
