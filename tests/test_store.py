@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import signal
 from collections import Counter
 from pathlib import Path
@@ -275,7 +276,6 @@ DAMAGE = {
     "a manifest that is a list": lambda folder: (folder / "manifest.json").write_bytes(b"[]"),
     "a missing manifest": lambda folder: (folder / "manifest.json").unlink(),
     "a changed number in the manifest": lambda folder: _change_seconds(folder / "manifest.json"),
-    "a file too many": lambda folder: (folder / "more.safetensors").write_bytes(b""),
 }
 
 
@@ -300,6 +300,38 @@ def test_damaged_stages_are_found_said_and_computed_again(grow, tmp_path, undist
     again = stages_of(tmp_path / "run")
     tensors = {(n, f): data for n, files in whole.items() for f, (data, _) in files.items() if f != "manifest.json"}
     assert {key: again[key[0]][key[1]][0] for key in tensors} == tensors
+
+
+def test_stray_files_are_passed_over(grow, tmp_path, undisturbed, capsys):
+    outcome(grow())
+    run = tmp_path / "run"
+    for folder in (run / "epochs", *(run / "stages").iterdir()):
+        for name in (".DS_Store", ".nfs00a1", "more.safetensors"):
+            (folder / name).write_bytes(b"")
+    before = stages_of(run)
+    tree = grow()
+    assert equal(outcome(tree), undisturbed)
+    assert not sum(tree.computed.values())
+    assert stages_of(run) == before
+    assert not capsys.readouterr().err
+
+
+def test_a_stage_that_the_disk_does_not_give_is_kept(tmp_path, capsys):
+    store, z = Store(tmp_path), torch.randn(50, 4)
+    store.put("train", "a" * 64, {}, {"seconds": 1.0}, {"network": {"z": z}})
+    before = stages_of(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))  # no file can be opened any more
+    try:
+        with pytest.raises(RunError) as told:
+            store.get("train", "a" * 64)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert str(told.value).startswith(f"cannot read {tmp_path}/stages/train-aaaaaaaaaaaaaaaaaaaaaaaa/")
+    assert "Too many open files. It may be whole: nothing was removed. Run the same command again." in str(told.value)
+    assert stages_of(tmp_path) == before
+    assert not capsys.readouterr().err
+    assert torch.equal(store.get("train", "a" * 64)[1]["network"]["z"], z)
 
 
 @pytest.mark.parametrize("kind", KINDS)

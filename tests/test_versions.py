@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
+import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tests.test_saving import files_of, reseal
 from torch import nn
 
-from protodrift import Herding, IncrementalClassifier, Softmax, StreamingLDA, saving
+from protodrift import Herding, IncrementalClassifier, Schedule, Softmax, StreamingLDA, saving
 from protodrift.accounting import account, class_bytes
 from protodrift.errors import InputError, ModelFileError
 from protodrift.forgetting import forget
@@ -73,6 +77,37 @@ def test_undo_never_goes_back_to_what_is_damaged(lessons, same):
     assert same(load(path), kept[2])
 
 
+@pytest.mark.parametrize("file", ["network.safetensors", "manifest.json"])
+def test_a_damaged_version_is_told_once_and_in_plain_words(lessons, file):
+    path, _ = lessons
+    (path / "versions" / "3" / file).unlink()
+    with pytest.raises(ModelFileError) as told:
+        load(path)
+    assert str(told.value) == (
+        f"the model is damaged: {path / 'versions' / '3' / file} is missing. Restore it from a backup."
+    )
+
+
+def test_an_old_version_that_is_damaged_hinders_no_lesson_and_no_undo(lessons, vectors):
+    path, kept = lessons
+    (path / "versions" / "1" / "manifest.json").unlink()
+    kept[2].partial_fit(*vectors("rook", "crow")).save(path, keep=5)
+    assert load(path).classes_.tolist()[-2:] == ["crow", "rook"]
+    # What version 1 came from cannot be known, so nothing that might be needed was removed.
+    assert sorted(p.name for p in (path / "versions").iterdir()) == ["1", "2", "3", "4"]
+    assert saving.undo(path) == (4, 3)
+    assert sorted(p.name for p in (path / "versions").iterdir()) == ["1", "2", "3"]
+    with pytest.raises(ModelFileError, match=r"versions/1/manifest\.json is missing"):
+        saving.chain(path)
+
+
+def test_a_damaged_version_is_removed_when_it_is_too_old(lessons, vectors):
+    path, kept = lessons
+    (path / "versions" / "1" / "manifest.json").unlink()
+    kept[2].partial_fit(*vectors("rook", "crow")).save(path, keep=3)
+    assert sorted(p.name for p in (path / "versions").iterdir()) == ["2", "3", "4"]
+
+
 def test_only_so_many_versions_are_kept(make_classifier, vectors, tmp_path):
     clf, path = make_classifier(), tmp_path / "birds"
     for label in "abcdefg":
@@ -99,6 +134,51 @@ def test_a_reader_whose_version_is_undone_reads_the_other_one(lessons, same, mon
     assert same(load(path), kept[1])
 
 
+def meanwhile(monkeypatch, file: Path, act) -> None:
+    """Let `act`, another process's work, happen once, just before this file is read."""
+    real, acted = saving._bytes, []
+
+    def slow(path):
+        if path == file and not acted:
+            acted.append(1)
+            act()
+        return real(path)
+
+    monkeypatch.setattr(saving, "_bytes", slow)
+
+
+def test_a_reader_whose_version_vanishes_after_its_last_file_reads_the_other_one(lessons, same, monkeypatch):
+    path, kept = lessons
+    real, undone = saving._tensors, []
+
+    def slow(file, *args):
+        found = real(file, *args)
+        if file.name == "statistics.safetensors" and not undone:
+            undone.append(1)
+            saving.undo(path)
+        return found
+
+    monkeypatch.setattr(saving, "_tensors", slow)
+    assert same(load(path), kept[1])
+
+
+@pytest.mark.parametrize("look", [saving.chain, account])
+def test_a_version_that_a_writer_drops_while_we_look_was_not_kept(lessons, monkeypatch, look):
+    path, _ = lessons
+    oldest = path / "versions" / "1"
+    meanwhile(monkeypatch, oldest / "manifest.json", lambda: shutil.rmtree(oldest))
+    found = look(path)
+    assert (found.versions if look is account else tuple(one.version for one in found)) == (3, 2)
+
+
+@pytest.mark.parametrize("look", [saving.chain, account])
+def test_who_looks_while_a_class_is_forgotten_sees_what_is_left(lessons, monkeypatch, look):
+    path, _ = lessons
+    meanwhile(monkeypatch, path / "versions" / "3" / "manifest.json", lambda: forget(path, "emu"))
+    found = look(path)
+    assert (found.versions if look is account else tuple(one.version for one in found)) == (4,)
+
+
 # -- forget -----------------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +203,87 @@ def test_a_forgotten_class_is_in_no_file(lessons, vectors):
     assert account(path).strangers == ()
     clf.partial_fit(*vectors("emu", "rook"))  # it may be learned again, from new images
     assert load(clf.save(path)).classes_.tolist()[-2:] == ["emu", "rook"]
+
+
+def test_what_a_killed_lesson_left_makes_no_unknown_class_a_forgotten_one(lessons):
+    path, _ = lessons
+    before = files_of(path)
+    draft = path / "versions" / ".new-4"
+    draft.mkdir()
+    (draft / "network.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"does not know a class 'Owl'. Did you mean 'owl'.*removed: versions/.new-4"):
+        forget(path, "Owl")
+    assert files_of(path) == before
+
+
+@contextmanager
+def busy(folder: Path):
+    """Let nobody remove a folder: something is mounted there; without the right to mount, removing it fails as then."""
+    if (
+        shutil.which("mount")
+        and not subprocess.run(["mount", "--bind", folder, folder], capture_output=True).returncode
+    ):
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", folder], check=True)
+        return
+    real = shutil.rmtree
+
+    def rmtree(path, *args, **kwargs):
+        if Path(path).name.endswith(folder.name):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        real(path, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving.shutil, "rmtree", rmtree)
+        yield
+
+
+def test_old_versions_that_cannot_be_removed_are_said_and_the_same_command_removes_them(lessons):
+    path, _ = lessons
+    with busy(path / "versions" / "2"):
+        with pytest.raises(ModelFileError) as told:
+            forget(path, "emu")
+        for words in ("is version 4", "could not be removed: Device or resource busy", "run the same command again"):
+            assert words in str(told.value)
+        assert re.search(r": versions/(\.new-gone-)?2, versions/3\. ", str(told.value))
+        assert "emu" not in load(path).classes_
+        with pytest.raises(ModelFileError, match="could not be removed"):
+            forget(path, "emu")
+    left = forget(path, "emu")
+    assert (left.version, left.removed, left.trained) == (4, 2, None)
+    assert not any(b"emu" in content for content in files_of(path).values())
+    with pytest.raises(InputError, match="does not know a class 'emu'"):
+        forget(path, "emu")
+
+
+def test_a_class_is_forgotten_though_an_older_version_is_damaged(lessons):
+    path, _ = lessons
+    (path / "versions" / "1" / "manifest.json").write_bytes(b"{")
+    assert forget(path, "emu").removed == 3
+    assert [p.name for p in (path / "versions").iterdir()] == ["4"]
+
+
+def test_only_lessons_with_its_photos_count_as_trained_with_them(make_classifier, vectors, tmp_path):
+    frozen, path = make_classifier(schedule=Schedule(train="none")), tmp_path / "frozen"
+    frozen.partial_fit(*vectors("owl", "emu")).save(path)
+    assert forget(path, "emu").trained is False
+    later, path = make_classifier(), tmp_path / "later"
+    with pytest.warns(UserWarning, match="no negatives"):
+        later.partial_fit(*vectors("owl"))
+    later.partial_fit(*vectors("emu", "jay"))
+    assert [bool(task.history) for task in later.tasks_] == [False, True]
+    later.save(path)
+    later.partial_fit(*vectors("kea", "tui", "owl"), known="refresh").save(tmp_path / "refreshed")
+    assert forget(path, "owl").trained is False
+    assert forget(path, "emu").trained is True
+    assert forget(tmp_path / "refreshed", "owl").trained is True
+    memory = make_classifier(memory=Herding(8))
+    with pytest.warns(UserWarning, match="no negatives"):
+        memory.partial_fit(*vectors("owl"))
+    memory.partial_fit(*vectors("emu", "jay")).save(tmp_path / "memory", store_images=True)
+    assert forget(tmp_path / "memory", "owl").trained is True
 
 
 @pytest.mark.parametrize("label", ["owls", "OWL", ""])

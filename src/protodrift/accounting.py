@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,21 +76,47 @@ def account(path: str | Path) -> Account:
         ModelFileError: if the current version is damaged, or holds a byte that the model is not made of.
     """
     path = Path(path)
-    chain = saving.chain(path)
+    return saving.steadily(path, lambda _: _account(path))
+
+
+def _account(path: Path) -> Account:
+    kept: list[int] = []
     checked = []
-    for one in chain:
-        if one.format_version == saving.FORMAT_VERSION and _accounted(path, one):
-            checked.append(one.version)
-    numbers = {str(one.version) for one in chain}
-    files = []
-    for file in sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir()):
-        files.append(_described(path, file, numbers))
-    return Account(tuple(files), tuple(one.version for one in chain), tuple(checked))
+    for one in saving.chain(path):
+        try:
+            if one.format_version == saving.FORMAT_VERSION and _accounted(path, one):
+                checked.append(one.version)
+        except (ModelFileError, FileNotFoundError):
+            if kept and not saving.folder_of(path, one).is_dir():  # a writer removed it since we looked: not kept
+                break
+            raise
+        kept.append(one.version)
+    numbers = {str(version) for version in kept}
+    return Account(tuple(_described(path, *found, numbers) for found in _files(path)), tuple(kept), tuple(checked))
+
+
+def _files(path: Path) -> Iterator[tuple[Path, int]]:
+    """Yield every file and link below a directory and its size, sorted; what is removed meanwhile is left out."""
+
+    def refused(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    found = []
+    for folder, folders, files in os.walk(path, onerror=refused):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        found += [Path(folder, name) for name in (*files, *links)]
+    for file in sorted(found):
+        try:
+            size = file.lstat().st_size
+        except FileNotFoundError:
+            continue
+        yield file, size
 
 
 def _accounted(path: Path, one: saving.Current) -> bool:
     """Check that a version's files are, byte for byte, what its model is written as; False if that cannot be done."""
-    folder = path / "versions" / str(one.version)
+    folder = saving.folder_of(path, one)
     manifest, tensors = saving.read_folder(folder, one.manifest_sha256)
     try:
         clf = IncrementalClassifier.from_saved(saving.Saved(one.version, manifest, tensors, one.format_version), path)
@@ -121,9 +149,9 @@ def _made_with(folder: Path, manifest: dict[str, Any]) -> dict[str, str]:
     return made
 
 
-def _described(path: Path, file: Path, versions: set[str]) -> File:
+def _described(path: Path, file: Path, size: int, versions: set[str]) -> File:
     parts = file.relative_to(path).parts
-    name, size = "/".join(parts), file.lstat().st_size
+    name = "/".join(parts)
     if file.is_symlink():
         return File(name, size, "a link: no part of a model", ours=False)
     if parts == ("CURRENT",):

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import saving
+from .errors import InputError
 from .labels import Label
-from .learned import without
+from .learned import LearnerState, trained_with, unknown_class, without
 from .learner import IncrementalClassifier
 
 
@@ -19,14 +20,14 @@ class Left:
         version: the new version; the only one.
         classes: how many the model knows.
         removed: how many older versions went.
-        trained: whether the network was trained in the class's lesson or a later one.
+        trained: whether the network was trained with the class's images; None: not known any more.
         shared: whether sums over all classes are kept, which hold its share.
     """
 
     version: int
     classes: int
     removed: int
-    trained: bool
+    trained: bool | None
     shared: bool
 
 
@@ -35,11 +36,11 @@ def forget(path: str | Path, label: Label) -> Left:
 
     A version never changes once it is written: a new one without the class is written and becomes the only one. Killed
     in between, the old ones are still there; they are not on the chain any more, `inspect` names them, and forgetting
-    any class again, or the next lesson, removes them.
+    the class again, or the next lesson, removes them.
 
     Raises:
         InputError: if the model does not know the class.
-        ModelFileError: if it cannot be read or written.
+        ModelFileError: if it cannot be read or written, or older versions cannot be removed.
     """
     path = Path(path)
     saving.read_current(path)
@@ -47,22 +48,35 @@ def forget(path: str | Path, label: Label) -> Left:
         with saving.locked(path):
             clf = IncrementalClassifier.load(path)
             state = clf.state_
-            left_behind = saving.unreachable(path)
-            saving.remove_unreachable(path)  # a forget that was killed is finished first
             label = _own_kind(label, state.prototypes.labels)
-            if label not in state.prototypes.labels and left_behind:
-                return Left(saving.read_current(path).version, len(state.prototypes), len(left_behind), True, True)
-            row = state.prototypes.labels.index(label) if label in state.prototypes.labels else None
-            trained = row is not None and any(
-                task.history for task in state.tasks[int(state.prototypes.tasks[row]) - 1 :]
-            )
+            if label not in state.prototypes.labels:
+                return _finished(path, state, label)
             clf.state_ = without(state, label)
-            versions = len(saving.chain(path)) + len(left_behind)
+            versions = sum(folder.name.isdigit() for folder in (path / "versions").iterdir())
             clf.save(path, root=True, holding=True, store_images=True)  # what was stored before may be stored again
-            shared = bool(state.readout) or any(state.trained.kept)
-            return Left(saving.read_current(path).version, len(clf.state_.prototypes), versions, trained, shared)
+            return _left(path, clf.state_, versions, trained_with(state, label))
     except OSError as error:
         raise saving.unwritable(path, error) from error
+
+
+def _finished(path: Path, state: LearnerState, label: Label) -> Left:
+    """Finish a forget that wrote its version and could not remove the others: these still name the class."""
+    left_behind = saving.unreachable(path)
+    versions = [folder for folder in left_behind if folder.name.removeprefix(".new-gone-").isdigit()]
+    named = any(label in saving.listed_labels(folder) for folder in versions)
+    saving.remove_others(path)  # whatever it is: it may hold a class whose name is gone already
+    if not named:
+        unknown = unknown_class(label, state.prototypes.labels)
+        if left_behind:
+            names = ", ".join(f"versions/{folder.name}" for folder in left_behind)
+            raise InputError(f"{unknown} What an interrupted command had left in {path} was removed: {names}.")
+        raise unknown
+    return _left(path, state, len(versions), None)
+
+
+def _left(path: Path, state: LearnerState, removed: int, trained: bool | None) -> Left:
+    shared = bool(state.readout) or any(state.trained.kept)
+    return Left(saving.read_current(path).version, len(state.prototypes), removed, trained, shared)
 
 
 def _own_kind(label: Label, labels: tuple[Label, ...]) -> Label:

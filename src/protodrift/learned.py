@@ -100,7 +100,7 @@ def without(state: LearnerState, label: Label) -> LearnerState:
     """
     labels = state.prototypes.labels
     if label not in labels:
-        raise InputError(f"this model does not know a class {label!r}. {did_you_mean(label, labels)}")
+        raise unknown_class(label, labels)
     if len(labels) == 1:
         raise InputError(f"{label!r} is the only class of this model. Delete the model's directory instead.")
     if len(state.trained.network.heads):
@@ -126,6 +126,25 @@ def without(state: LearnerState, label: Label) -> LearnerState:
         drift=_report_without(state.drift, label),
         calibration=state.calibration.at(rows),
     )
+
+
+def unknown_class(label: Label, labels: tuple[Label, ...]) -> InputError:
+    """Return what to tell about a class that is none of these."""
+    return InputError(f"this model does not know a class {label!r}. {did_you_mean(label, labels)}")
+
+
+def trained_with(state: LearnerState, label: Label) -> bool:
+    """Return whether the network was trained in a lesson that had images of a class: its own, or one that refreshed it.
+
+    A memory brings images of its classes into all later lessons.
+    """
+    seen = False
+    for task in state.tasks:
+        here = label in task.classes or any(label == other for other, _ in task.refreshed)
+        seen = seen or here
+        if task.history and (here or (seen and state.trained.memory is not None)):
+            return True
+    return False
 
 
 def _task_without(task: LearnedTask, label: Label) -> LearnedTask:

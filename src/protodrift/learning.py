@@ -27,7 +27,7 @@ from .data.photos import Found, Photos, read_photos
 from .defaults import Choice, choose
 from .distributed.world import current
 from .distributed.writing import SharedCheckpoint
-from .errors import InputError
+from .errors import InputError, RunError
 from .labels import sorted_labels
 from .learned import LearnerState
 from .learner import IncrementalClassifier
@@ -62,7 +62,8 @@ class Place:
 
 
 def unfinished(path: Path) -> Path:
-    """Return where an interrupted lesson of a model is kept: beside it."""
+    """Return where an interrupted lesson of a model is kept: beside it, by whatever name it is called."""
+    path = path.resolve()  # "." has no name
     return path.with_name(f"{path.name}.learning")
 
 
@@ -90,12 +91,14 @@ def workplace(path: str | Path) -> Iterator[Place]:
     saving.check_target(path)
     missing = not path.exists()
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with saving.locked(path):
+        with contextlib.ExitStack() as held:
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                held.enter_context(saving.locked(path))
+            except OSError as error:  # of these two only: who writes a version explains what that meets
+                raise saving.unwritable(path, error) from error
             world.on_first(lambda: None)
             yield look(path)
-    except OSError as error:
-        raise saving.unwritable(path, error) from error
     finally:
         if missing and not (path / "CURRENT").exists():  # an interrupted first lesson leaves nothing behind
             with contextlib.suppress(OSError):
@@ -133,6 +136,19 @@ class Plan:
     new: dict[str, int]
     refreshed: dict[str, int]
     skipped_known: int
+
+    @property
+    def trains(self) -> bool:
+        """Whether the network may be trained."""
+        task = 1 if self.state is None else len(self.state.tasks) + 1
+        return bool(self.new) and self.learner.schedule.trains(task)
+
+    @property
+    def alike(self) -> list[tuple[str, str]]:
+        """New classes that differ only in case from a known one, and that one."""
+        labels = () if self.state is None else self.state.prototypes.labels
+        known = {str(label).casefold(): str(label) for label in labels}
+        return [(label, known[label.casefold()]) for label in self.new if label.casefold() in known]
 
     @property
     def examples(self) -> Examples:
@@ -242,7 +258,9 @@ def carry_out(plan: Plan, reporter: Reporter = silent) -> Outcome:
     state, world = plan.state, current()
     key = lesson_key(plan)
     world.agree("the photos, the model or the threads", key)
-    checkpoint: Checkpoint = SharedCheckpoint(world, _own_checkpoint(plan, key) if world.is_first else None)
+    # A network that is left as it is needs no room beside the model.
+    own = _own_checkpoint(plan, key) if world.is_first and plan.trains else None
+    checkpoint: Checkpoint = SharedCheckpoint(world, own)
     resumed = checkpoint.load()
     task = 1 if state is None else len(state.tasks) + 1
     with reporter.training(clf._validated_method(), task) as on_progress:
@@ -264,7 +282,15 @@ def carry_out(plan: Plan, reporter: Reporter = silent) -> Outcome:
 
 
 def _own_checkpoint(plan: Plan, key: str) -> EpochCheckpoint:
-    store = Store(plan.place.unfinished)
+    place = plan.place.unfinished
+    try:
+        store = Store(place)
+    except RunError as error:
+        raise RunError(
+            f"cannot make {place}, where the last finished epoch is kept while the network trains: "
+            f"{getattr(error.__cause__, 'strerror', None) or error}. Make {place.parent} writable, or keep the model "
+            "in a folder that is."
+        ) from error
     checkpoint = store.checkpoint("learn", key)
     _drop_others(store, checkpoint)
     return checkpoint

@@ -22,10 +22,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
@@ -35,12 +35,18 @@ from safetensors.torch import load_file as load_mapped
 
 from .errors import ModelFileError
 from .files import file_sha256
+from .labels import Label
 
 FORMAT = "protodrift-model"
 FORMAT_VERSION = 2
 """2: calibration, drift history, held-out accuracy, the parent version. `model_format.migrated` reads version 1."""
 
 Tensors = dict[str, torch.Tensor]
+Seen = TypeVar("Seen")
+
+
+class UnreadableError(ModelFileError):
+    """A file that the disk did not give, for a reason of its own: nothing is known against what is in it."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +86,9 @@ def write(
         keep: keep so many versions, the newest of the chain; None: all of them.
 
     Raises:
-        ModelFileError: if `path` is something else than a model, is locked by another writer, or cannot be written.
-            What was there before is still there.
+        ModelFileError: if `path` is something else than a model, is locked by another writer, or cannot be written:
+            what was there before is still there. With `root` also if the new version is there, and others could not
+            be removed; the message says so.
     """
     path = Path(path)
     check_target(path)
@@ -89,9 +96,11 @@ def write(
         (path / "versions").mkdir(parents=True, exist_ok=True)
         with contextlib.nullcontext() if holding else locked(path):
             version = _write_version(path, manifest, tensors, root)
-            if root or keep is not None:
+            if root:
+                remove_others(path)
+            elif keep is not None:
                 # The new version is current: what cannot be removed now, the next writer removes.
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, ModelFileError):
                     remove_unreachable(path, keep)
             return version
     except OSError as error:
@@ -113,18 +122,32 @@ def read(path: str | Path) -> Saved:
         ModelFileError: if it is missing, damaged, or written by a newer version of protodrift.
     """
     path = Path(path)
+
+    def whole(current: Current) -> Saved:
+        manifest, tensors = read_folder(folder_of(path, current), current.manifest_sha256)
+        return Saved(current.version, manifest, tensors, current.format_version)
+
+    return steadily(path, whole)
+
+
+def steadily(path: Path, look: Callable[[Current], Seen]) -> Seen:
+    """Return what `look` sees, given the current version; it looks again if a writer came between.
+
+    A version may be removed (undo, forget, a lesson that drops the oldest) while it is read: that is no damage.
+    """
     for _ in range(5):
         current = read_current(path)
-        folder = path / "versions" / str(current.version)
         try:
-            manifest, tensors = read_folder(folder, current.manifest_sha256)
-        except ModelFileError:
-            # A version may be removed (undo, forget) after we looked up its number: then there is a new one.
+            return look(current)
+        except (ModelFileError, FileNotFoundError):
             if read_current(path) == current:
                 raise
-        else:
-            return Saved(current.version, manifest, tensors, current.format_version)
     raise ModelFileError(f"{path} changes faster than it can be read. Try again when the other processes are done.")
+
+
+def folder_of(path: Path, one: Current) -> Path:
+    """Return where a version lies."""
+    return path / "versions" / str(one.version)
 
 
 @dataclass(frozen=True)
@@ -161,16 +184,28 @@ def read_current(path: Path) -> Current:
     return Current(version, str(digest), int(current["format_version"]))
 
 
-def chain(path: Path) -> list[Current]:
-    """Return the current version and those it came from, newest first, as far as they are kept."""
-    result = [read_current(path)]
-    while True:
-        parent = _parent(path, result[-1])
-        if parent is None or parent.version in {one.version for one in result}:
-            return result
-        if not (path / "versions" / str(parent.version)).is_dir():
+def chain(path: Path, most: int | None = None) -> list[Current]:
+    """Return the current version and those it came from, newest first, as far as they are kept; at most so many.
+
+    Raises:
+        ModelFileError: if the manifest of one of them is damaged: what it came from is not known then, and may be kept.
+    """
+    return steadily(path, lambda current: _chain_from(path, current, most))
+
+
+def _chain_from(path: Path, current: Current, most: int | None) -> list[Current]:
+    result = [current]
+    while most is None or len(result) < most:
+        try:
+            parent = _parent(path, result[-1])
+        except ModelFileError:
+            if len(result) > 1 and not folder_of(path, result[-1]).is_dir():  # a writer removed it since we looked
+                return result[:-1]
+            raise
+        if parent is None or not folder_of(path, parent).is_dir():
             return result
         result.append(parent)
+    return result
 
 
 def undo(path: str | Path) -> tuple[int, int]:
@@ -190,37 +225,70 @@ def undo(path: str | Path) -> tuple[int, int]:
                     f"nothing to undo: version {current.version} of {path} is the first one, or the first since a "
                     "class was forgotten."
                 )
-            folder = path / "versions" / str(parent.version)
+            folder = folder_of(path, parent)
             if not folder.is_dir():
                 raise ModelFileError(f"nothing to undo: version {parent.version} of {path} was not kept.")
             read_folder(folder, parent.manifest_sha256)  # never go back to what is damaged
             _publish(path, None, parent.to_bytes())
-            with contextlib.suppress(OSError):
+            # It is undone: what cannot be removed now, the next writer removes.
+            with contextlib.suppress(OSError, ModelFileError):
+                _remove(folder_of(path, current))
                 remove_unreachable(path)
             return current.version, parent.version
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-def unreachable(path: Path) -> list[Path]:
-    """Return what is below `versions` and is not on the chain: left by a writer that was killed."""
+def unreachable(path: Path, keep: int | None = None) -> list[Path]:
+    """Return what is below `versions` and is not on the chain, or not among its newest `keep`.
+
+    That is what a writer that was killed has left, and what is too old.
+    """
     if not (path / "versions").is_dir():
         return []
-    kept = {str(one.version) for one in chain(path)} if (path / "CURRENT").exists() else set()
+    kept = {str(one.version) for one in chain(path, keep)} if (path / "CURRENT").exists() else set()
     return sorted(p for p in (path / "versions").iterdir() if p.name not in kept and _is_ours(p))
 
 
 def remove_unreachable(path: Path, keep: int | None = None) -> None:
     """Remove versions that are not on the chain, and those on it beyond the newest `keep`; the lock must be held."""
-    old = [path / "versions" / str(one.version) for one in chain(path)[keep:]] if keep is not None else []
-    for folder in [*old, *unreachable(path)]:
-        if folder.name.startswith("."):
-            shutil.rmtree(folder)
-            continue
+    for folder in unreachable(path, keep):
+        _remove(folder)
+    sync_directory(path / "versions")
+
+
+def remove_others(path: Path) -> None:
+    """Remove what is not on the chain, for somebody who relies on it being gone; the lock must be held.
+
+    Raises:
+        ModelFileError: if something could not be removed.
+    """
+    try:
+        remove_unreachable(path)
+    except OSError as error:
+        left = ", ".join(f"versions/{folder.name}" for folder in unreachable(path))
+        raise ModelFileError(
+            f"{path} is version {read_current(path).version}, but older ones could not be removed: "
+            f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}. Still there, with all that "
+            f"is in them: {left}. Make them removable, and run the same command again: it removes them."
+        ) from error
+
+
+def _remove(folder: Path) -> None:
+    if not folder.name.startswith("."):
         gone = folder.with_name(f".new-gone-{folder.name}")  # a half-removed version is never taken for a whole one
         os.rename(folder, gone)
-        shutil.rmtree(gone)
-    sync_directory(path / "versions")
+        folder = gone
+    shutil.rmtree(folder)
+
+
+def listed_labels(folder: Path) -> list[Label]:
+    """Return the classes that a version's manifest names, unverified; none if it cannot be read."""
+    try:
+        labels = _json(folder / "manifest.json", _bytes(folder / "manifest.json")).get("labels")
+    except ModelFileError:
+        return []
+    return [label for label in labels if isinstance(label, str | int)] if isinstance(labels, list) else []
 
 
 def _is_ours(path: Path) -> bool:
@@ -228,7 +296,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _parent(path: Path, one: Current) -> Current | None:
-    folder = path / "versions" / str(one.version)
+    folder = folder_of(path, one)
     data = _bytes(folder / "manifest.json")
     _check_digest(folder / "manifest.json", hashlib.sha256(data).hexdigest(), one.manifest_sha256)
     manifest = _json(folder / "manifest.json", data)
@@ -252,7 +320,9 @@ MAPPED = 2**26
 """Bytes from which on a file of a run's tensors is memory-mapped instead of read."""
 
 
-def read_folder(folder: Path, digest: str | None, *, mapped: bool = False) -> tuple[dict[str, Any], dict[str, Tensors]]:
+def read_folder(
+    folder: Path, digest: str | None, *, mapped: bool = False, strict: bool = True
+) -> tuple[dict[str, Any], dict[str, Tensors]]:
     """Read a folder that `write_folder` wrote, and verify every byte of it.
 
     Args:
@@ -260,6 +330,11 @@ def read_folder(folder: Path, digest: str | None, *, mapped: bool = False) -> tu
         digest: the sha256 of its manifest; None if the caller checks the manifest in another way.
         mapped: memory-map files of `MAPPED` bytes or more. They are verified before, but lie where others may change
             them after: for files of a run, which holds its lock, and not for models.
+        strict: refuse files that the manifest does not list, instead of passing over them.
+
+    Raises:
+        UnreadableError: if the disk does not give a file.
+        ModelFileError: if a file is missing or wrong.
     """
     data = _bytes(folder / "manifest.json")
     if digest is not None:
@@ -275,21 +350,29 @@ def read_folder(folder: Path, digest: str | None, *, mapped: bool = False) -> tu
             raise ModelFileError(f"{folder}/manifest.json is damaged: it lists a file {name!r}.")
         try:
             tensors[name.removesuffix(".safetensors")] = _tensors(folder / name, facts.get("sha256"), mapped)
+        except ModelFileError:
+            raise
         except (SafetensorError, ValueError, KeyError) as error:
             raise ModelFileError(f"{folder / name} is not a safetensors file: {error}") from None
-    extra = {p.name for p in folder.iterdir()} - set(files) - {"manifest.json"}
-    if extra:
+    with _reading(folder):
+        extra = {p.name for p in folder.iterdir()} - set(files) - {"manifest.json"}
+    if extra and strict:
         raise ModelFileError(f"{folder} holds files that its manifest does not list: {sorted(extra)[:5]}. Remove them.")
     return manifest, tensors
 
 
 def _tensors(path: Path, digest: Any, mapped: bool) -> Tensors:
-    if not mapped or not path.is_file() or path.stat().st_size < MAPPED:
+    with _reading(path):
+        large = mapped and path.stat().st_size >= MAPPED
+    if not large:
         content = _bytes(path)
         _check_digest(path, hashlib.sha256(content).hexdigest(), digest)
         return load_tensors(content)
-    _check_digest(path, file_sha256(path), digest)
-    return load_mapped(path)
+    with _reading(path):
+        found = file_sha256(path)
+    _check_digest(path, found, digest)
+    with _reading(path):
+        return load_mapped(path)
 
 
 def packed_parts(named: Tensors) -> Iterator[bytes]:
@@ -474,13 +557,25 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _bytes(path: Path) -> bytes:
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Tell a file that is missing, which is damage, from one that the disk does not give."""
     try:
-        return path.read_bytes()
+        yield
     except FileNotFoundError:
         raise ModelFileError(f"the model is damaged: {path} is missing. Restore it from a backup.") from None
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        raise ModelFileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from None
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise ModelFileError(f"the model is damaged: cannot read {path}: {error.strerror}.") from None
+    except OSError as error:
+        raise UnreadableError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def _bytes(path: Path) -> bytes:
+    with _reading(path):
+        try:
+            return path.read_bytes()
+        except ValueError as error:  # a name with a zero byte
+            raise ModelFileError(f"cannot read {path}: {error}.") from None
 
 
 def _json(path: Path, data: bytes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ModelFileError, RunError
-from .saving import Tensors, read_folder, sync_directory, write_folder
+from .saving import Tensors, UnreadableError, read_folder, sync_directory, write_folder
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Store:
             for folder in (self.stages, self.epochs):
                 for stale in folder.glob(".new-*"):
                     shutil.rmtree(stale)
-            for epoch in self.epochs.iterdir():
+            for epoch in self.epochs.glob("[!.]*.*"):
                 if (self.stages / epoch.name.rsplit(".", 1)[0]).is_dir():  # its training is finished
                     shutil.rmtree(epoch)
 
@@ -65,6 +65,9 @@ class Store:
         """Return a stage's JSON data and tensors, or None if it is not there; a damaged one is said and removed.
 
         Large files of tensors are memory-mapped: they are verified, and then read when they are looked at.
+
+        Raises:
+            RunError: if the disk does not give a file; nothing is removed.
         """
         return self._read(self.stages / _name(kind, key))
 
@@ -118,10 +121,13 @@ class Store:
         if not folder.is_dir():
             return None
         try:
-            manifest, tensors = read_folder(folder, None, mapped=True)
+            # Desktops and NFS put files of their own into folders: they are no reason to train for hours again.
+            manifest, tensors = read_folder(folder, None, mapped=True, strict=False)
             if manifest.pop("checksum", None) != _checksum(manifest):
                 raise ModelFileError(f"{folder}/manifest.json does not match its checksum")
             return manifest["data"], tensors
+        except UnreadableError as error:
+            raise RunError(f"{error} It may be whole: nothing was removed. Run the same command again.") from error
         except (ModelFileError, KeyError) as error:
             print(f"protodrift: {folder.name} is damaged and will be computed again ({error})", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)

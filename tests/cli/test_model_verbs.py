@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 from tests.test_saving import files_of
 
-from protodrift import IncrementalClassifier, defaults
+from protodrift import IncrementalClassifier, Schedule, defaults, saving
 from protodrift.cli import main
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 220), "white": (240, 240, 240)}
@@ -147,7 +150,6 @@ def test_a_csv_teaches_too(run, birds, tmp_path):
         (("learn", "first", "third"), "first exists and is not a protodrift model"),
         (("predict", "nowhere", "x.png"), "there is no model at nowhere"),
         (("predict", "first", "x.png"), "first is not a protodrift model"),
-        (("predict", "birds", "empty"), "empty holds no image"),
         (("evaluate", "birds", "third"), "none of the 1 classes is known"),
         (("evaluate", "birds", "first", "--confusion", "x.png"), "ends in .html"),
         (("inspect", "nowhere"), "there is no model at nowhere"),
@@ -159,7 +161,6 @@ def test_a_csv_teaches_too(run, birds, tmp_path):
 )
 def test_what_goes_wrong_is_one_line_and_changes_nothing(run, birds, tmp_path, args, said):
     photos(tmp_path / "third", "grey", seed=3)
-    (tmp_path / "empty").mkdir()
     before = files_of(tmp_path)
     status, _, err = run(*args)
     assert status == 1
@@ -233,6 +234,87 @@ def test_an_interrupted_first_lesson_leaves_no_model(run, tmp_path, monkeypatch)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["first"]
 
 
+def test_a_reader_that_has_seen_enough_is_no_error_of_the_lesson(birds, tmp_path):
+    photos(tmp_path / "third", "grey", "dark", seed=3)
+    learning = subprocess.Popen(
+        [sys.executable, "-m", "protodrift", "learn", "birds", "third", "--epochs", "1", "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert learning.stdout is not None
+    assert learning.stderr is not None
+    while not learning.stdout.readline().startswith("network:"):
+        assert learning.poll() is None
+    learning.stdout.close()
+    assert (learning.wait(timeout=300), learning.stderr.read()) == (0, "")
+    learning.stderr.close()
+    assert saving.read_current(birds).version == 3
+    assert IncrementalClassifier.load(birds).classes_.tolist()[-2:] == ["dark", "grey"]
+
+
+def test_a_model_may_be_the_folder_one_is_in(run, birds, tmp_path, monkeypatch):
+    photos(tmp_path / "third", "grey", "dark", seed=3)
+    monkeypatch.chdir(birds)
+    assert run("learn", ".", "../third", "--epochs", "2", "--quiet")[0] == 0
+    assert not list(tmp_path.glob("*.learning"))
+    status, out, _ = run("inspect", ".")
+    assert (status, ".: version 3, 6 classes" in out) == (0, True)
+    monkeypatch.chdir(birds / "versions")
+    assert run("inspect", "..")[0] == 0
+
+
+@pytest.fixture
+def frozen(tmp_path):
+    """A model of red and green whose network is never trained."""
+    files = sorted(photos(tmp_path / "first", "red", "green").rglob("*.png"))
+    clf = IncrementalClassifier(schedule=Schedule(train="none"), image_size=32, temperature="auto")
+    return clf.fit(files, [file.parent.name for file in files]).save(tmp_path / "birds")
+
+
+def test_a_network_that_is_left_as_it_is_needs_no_room_beside_the_model(run, frozen, birds_and_no_room):
+    status, out, err = run("learn", "birds", "third", "--quiet")
+    assert (status, err) == (0, "")
+    assert "birds is version 2 with 4 classes" in out
+
+
+def test_what_needs_room_beside_the_model_says_so(run, birds, birds_and_no_room):
+    before = files_of(birds)
+    status, _, err = run("learn", "birds", "third", "--quiet", "--epochs", "2")
+    assert status == 1
+    assert "birds.learning, where the last finished epoch is kept while the network trains: Not a directory" in err
+    assert f"Make {birds.parent} writable" in err
+    assert files_of(birds) == before
+
+
+@pytest.fixture
+def birds_and_no_room(tmp_path):
+    """New photos for the model birds, and something in the way of what an unfinished lesson would leave beside it."""
+    photos(tmp_path / "third", "grey", "dark", seed=3)
+    (tmp_path / "birds.learning").write_text("in the way")
+
+
+def test_refreshed_prototypes_do_not_stay(run, frozen, tmp_path):
+    photos(tmp_path / "third", "red", "grey", seed=3)
+    out = run("learn", "birds", "third", "--known", "refresh", "--quiet")[1]
+    assert "old prototypes     1 took in their new photos; the others stay: the network did not move" in out
+    photos(tmp_path / "fourth", "red", "green", "grey", seed=4)
+    out = run("learn", "birds", "fourth", "--known", "refresh", "--quiet")[1]
+    assert "old prototypes     took in their new photos; the network did not move" in out
+    photos(tmp_path / "fifth", "dark", seed=5)
+    assert "old prototypes     stay: the network did not move" in run("learn", "birds", "fifth", "--quiet")[1]
+
+
+def test_a_new_class_that_differs_only_in_case_is_noted(run, frozen, tmp_path):
+    photos(tmp_path / "third", "Red", "grey", seed=3)
+    note = "note: 'Red' is new; the model knows 'red'. If they are one class, rename it to 'red' and add --known"
+    for more in (("--dry-run",), ()):
+        status, out, _ = run("learn", "birds", "third", "--quiet", *more)
+        assert (status, out.count("note: '"), note in out) == (0, 1, True)
+
+
 # -- predict ----------------------------------------------------------------------------------------------------------
 
 
@@ -257,6 +339,32 @@ def test_predict_in_three_forms(run, birds, tmp_path):
     assert run("predict", "birds", "bad.png")[0] == 1  # none could be read
 
 
+def test_predict_passes_over_a_folder_without_photos(run, birds, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    status, out, err = run("predict", "birds", "empty", "first/red/0-0.png", "--json")
+    assert status == 0
+    assert [set(one) for one in json.loads(out)] == [{"file", "error"}, {"file", "class", "unknown", "novelty", "top"}]
+    assert err == "protodrift: passed over empty: holds no image\n"
+    lines = b"empty\nfirst/red/0-0.png\n"
+    monkeypatch.setattr("sys.stdin", type("Input", (), {"buffer": io.BytesIO(lines)}))
+    assert run("predict", "birds", "-")[0] == 0
+    assert run("predict", "birds", "first/red/0-0.png", "-")[0] == 0  # nothing more comes in
+    assert run("predict", "birds", "empty")[0] == 1  # none could be read
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
+def test_predict_says_names_that_are_no_utf8(run, birds, tmp_path, form):
+    names = [tmp_path / "a.png", tmp_path / "b\udcff.png", tmp_path / "c.png"]
+    for name in names:
+        shutil.copy(tmp_path / "first" / "red" / "0-0.png", name)
+    status, out, _ = run("predict", "birds", *(name.name for name in names), *form)
+    assert status == 0
+    assert "b\\udcff.png" in out
+    assert "c.png" in out
+    if form == ("--json",):  # the escape is JSON's own: the name comes back
+        assert [one["file"] for one in json.loads(out)] == [name.name for name in names]
+
+
 def test_predict_agrees_with_the_classifier(run, birds):
     paths = sorted((birds.parent / "first").rglob("*.png"))
     answers = json.loads(run("predict", "birds", "first", "--json", "--no-unknown")[1])
@@ -279,6 +387,13 @@ def test_predict_from_standard_input(run, birds, monkeypatch):
         assert answer["top"][0]["confidence"] == pytest.approx(one[0]["top"][0]["confidence"], abs=1e-4)
     feed(b"\0\0")
     assert "neither an image nor paths" in run("predict", "birds", "-")[2]
+    noise = io.BytesIO()
+    Image.fromarray(np.random.RandomState(0).randint(0, 256, (99, 99, 3), dtype=np.uint8)).save(noise, "PNG")
+    feed(noise.getvalue()[:9000])
+    status, _, err = run("predict", "birds", "-")
+    assert status == 1
+    assert err.startswith("protodrift: passed over -: cannot be read as an image (")
+    assert "BytesIO" not in err
 
 
 # -- evaluate, inspect, undo, forget, export --------------------------------------------------------------------------
@@ -338,6 +453,24 @@ def test_undo_and_forget(run, birds):
     assert "has forgotten 'red': 1 classes are left" in out
     assert "weights still carry their influence" in out
     assert "is the only class" in run("forget", "birds", "green")[2]
+
+
+@pytest.mark.parametrize("file", ["network.safetensors", "prototypes.safetensors"])
+def test_undo_goes_back_from_a_version_that_is_damaged(run, birds, file):
+    (birds / "versions" / "2" / file).write_bytes(b"")
+    status, out, err = run("undo", "birds")
+    assert (status, err) == (0, "")
+    assert "is version 1 again, 2 classes without blue, white; version 2 was removed" in out
+    assert IncrementalClassifier.load(birds).classes_.tolist() == ["green", "red"]
+
+
+def test_forget_says_that_a_frozen_network_was_not_trained(run, frozen):
+    (frozen / "versions" / ".new-2").mkdir()
+    status, _, err = run("forget", "birds", "Red")
+    assert (status, "does not know a class 'Red'. Did you mean 'red'" in err) == (1, True)
+    out = run("forget", "birds", "red")[1]
+    assert "1 older ones were removed" in out
+    assert "The network was never trained on its photos." in out
 
 
 def test_two_writers_do_not_meet(run, birds):

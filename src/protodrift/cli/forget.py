@@ -10,8 +10,8 @@ examples:
   protodrift forget birds "Sooty Albatross"
 
 Removes the class's prototype and all numbers of its own from every kept version, so that no version has it any more;
-`undo` ends there. The network's weights were trained while its photos were there, and still carry their influence: to
-be rid of that too, make a new model without it.
+`undo` ends there. Where the network was trained with its photos, its weights still carry their influence: to be rid of
+that too, make a new model without it.
 """
 
 
@@ -39,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
         f"Its prototype and statistics are gone from all versions ({left.removed} older ones were removed), so undo "
         "ends here."
     )
-    if left.trained:
+    if left.trained is None:
+        print("If the network was trained with its photos, its weights still carry their influence.")
+    elif left.trained:
         print("The network was trained with its photos, and its weights still carry their influence.")
     else:
         print("The network was never trained on its photos.")

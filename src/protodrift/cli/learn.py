@@ -97,11 +97,15 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _work(args, look(args.model), found)
         return 0
+    started = time.perf_counter()
     with workplace(args.model) as place:
-        return _work(args, place, found)
+        done = _work(args, place, found)
+    if done is not None:
+        _print_summary(args, *done, time.perf_counter() - started)
+    return 0
 
 
-def _work(args: argparse.Namespace, place: Place, found: Found) -> int:
+def _work(args: argparse.Namespace, place: Place, found: Found) -> tuple[Plan, Outcome, list[str]] | None:
     import warnings
 
     from .. import machine
@@ -110,7 +114,6 @@ def _work(args: argparse.Namespace, place: Place, found: Found) -> int:
     from ..learning import carry_out, prepare
     from ..progress import reporting
 
-    started = time.perf_counter()
     options = {name: getattr(args, name) for name in ("size", "train", "epochs", "seed")}
     print(_model_line(place))
     print(f"{args.data}: {_classes_text(found.classes)}", flush=True)
@@ -120,16 +123,14 @@ def _work(args: argparse.Namespace, place: Place, found: Found) -> int:
     print(plan.choice.words, flush=True)
     if args.dry_run:
         print(f"dry run: would learn {_plan_text(plan)}. Nothing was changed.")
-        return 0
+        return None
     with reporting(not args.quiet and current().is_first) as reporter, warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         reporter.note(f"computing with {machine.tune()}")
         outcome = carry_out(plan, reporter)
-    for warning in raised:
-        if issubclass(warning.category, CollapseWarning | ImportanceWarning):  # the others the summary says itself
-            print(f"warning: {warning.message}")
-    _print_summary(args, plan, outcome, time.perf_counter() - started)
-    return 0
+    # The others the summary says itself.
+    told = [str(one.message) for one in raised if issubclass(one.category, CollapseWarning | ImportanceWarning)]
+    return plan, outcome, told
 
 
 def _model_line(place: Place) -> str:
@@ -164,6 +165,13 @@ def _print_reading(found: Found, photos: Photos, plan: Plan) -> None:
             print(f"    {line}")
     if plan.skipped_known:
         print(f"  passed over {plural(plan.skipped_known, 'photo')} of known classes")
+    for new, known in plan.alike[:5]:
+        print(
+            f"  note: {new!r} is new; the model knows {known!r}. If they are one class, rename it to {known!r} and "
+            "add --known refresh"
+        )
+    if len(plan.alike) > 5:
+        print(f"  note: {len(plan.alike) - 5} more new classes differ only in case from known ones")
     if photos.repeats:
         print(f"  note: {plural(photos.repeats, 'photo')} twice in the same class")
     for one, other in photos.twins[:5]:
@@ -176,7 +184,9 @@ def _print_reading(found: Found, photos: Photos, plan: Plan) -> None:
         print(f"  note: one photo only of {names}{' and others' if len(single) > 3 else ''}: nothing to check it with")
 
 
-def _print_summary(args: argparse.Namespace, plan: Plan, outcome: Outcome, seconds: float) -> None:
+def _print_summary(args: argparse.Namespace, plan: Plan, outcome: Outcome, warnings: list[str], seconds: float) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}")
     state = outcome.classifier.state_
     task = state.tasks[-1]
     if outcome.resumed:
@@ -205,7 +215,12 @@ def _print_summary(args: argparse.Namespace, plan: Plan, outcome: Outcome, secon
         sure = f", may be off by {span(unsure, '{:.3f}')}" if unsure else ""
         print(f"  old prototypes     moved by {sum(moved) / len(moved):.3f} on average ({span(moved, '{:.3f}')}){sure}")
     elif len(state.tasks) > 1:
-        print("  old prototypes     stay: the network did not move")
+        refreshed, stay = len(plan.refreshed), "stay: the network did not move"
+        if refreshed == len(state.prototypes) - len(plan.new):
+            stay = "took in their new photos; the network did not move"
+        elif refreshed:
+            stay = f"{refreshed} took in their new photos; the others {stay}"
+        print(f"  old prototypes     {stay}")
     print(
         f"\nnext:  protodrift predict {args.model} PHOTO    protodrift inspect {args.model}    "
         f"protodrift undo {args.model}"

@@ -29,10 +29,14 @@ def run(args: argparse.Namespace) -> int:
     """Go back one version."""
     from .. import saving
 
-    before = saving.read(args.model).manifest.get("labels", [])
+    # Only its names are read: a damaged version is one to go back from.
+    before = saving.listed_labels(saving.folder_of(args.model, saving.read_current(args.model)))
     left, now = saving.undo(args.model)
-    after = saving.read(args.model).manifest.get("labels", [])
-    gone = [str(label) for label in before if label not in set(after)]
+    after = saving.listed_labels(args.model / "versions" / str(now))
+    there = set(after)
+    gone = [str(label) for label in before if label not in there]
     names = f" without {', '.join(gone[:5])}{' and others' if len(gone) > 5 else ''}" if gone else ""
-    print(f"{args.model} is version {now} again, {len(after)} classes{names}; version {left} was removed")
+    stays = (args.model / "versions" / str(left)).exists()
+    removed = "could not be removed: the next lesson does that" if stays else "was removed"
+    print(f"{args.model} is version {now} again, {len(after)} classes{names}; version {left} {removed}")
     return 0
