@@ -35,6 +35,7 @@ from protodrift import (
 )
 from protodrift.errors import DivergedError, InputError, NothingToTrainWarning, NotLearnedError
 from protodrift.penalties import Attention
+from protodrift.readouts import NearestClassMean, NearestExemplarMean
 
 QUICK = Training(epochs=1, batch_size=16, images_per_class=8)
 
@@ -637,3 +638,39 @@ def test_the_batch_norm_policy_decides_whether_running_statistics_move(make_clas
         before = clf.state_.trained.network.backbone.layers[1].running_mean.clone()
         clf.partial_fit(*task_of(2, 3))
         assert torch.equal(before, clf.state_.trained.network.backbone.layers[1].running_mean) != moves
+
+
+def test_the_unit_of_the_features_does_not_matter(make_classifier, vectors):
+    X, y = vectors("owl", "emu", "kea")
+    plain = make_classifier().fit(X, y)
+    for unit in (1e-9, 1e9):
+        other = make_classifier().fit(X * unit, y)
+        assert np.allclose(other.prototypes_, plain.prototypes_, atol=1e-4)
+    constant = np.hstack([X, np.full((len(X), 1), 7.0)])
+    assert float(make_classifier().fit(constant, y).state_.trained.network.standardise.std[-1]) == 1
+
+
+def test_a_readout_that_averages_elsewhere_cannot_go_on_with_prototypes(make_classifier, vectors, tmp_path):
+    clf = make_classifier(readout=NearestExemplarMean()).fit(*vectors("owl", "emu"))
+    path = tmp_path / "birds"
+    clf.save(path)
+    for other in (clf.set_params(readout=NearestClassMean()), clf.load(path, readout=NearestClassMean())):
+        before = other.state_
+        with pytest.raises(InputError, match=r"averaged in the space 'unit length'.*in 'plain'. Set the read-out back"):
+            other.partial_fit(*vectors("kea", "tui"))
+        assert other.state_ is before
+    assert set(clf.load(path).partial_fit(*vectors("kea", "tui")).classes_) == {"owl", "emu", "kea", "tui"}
+
+
+def test_what_overflows_the_network_gets_no_answer(make_classifier, vectors):
+    clf = make_classifier().fit(*vectors("owl", "emu"))
+    X = vectors("owl", count=4)[0].astype(np.float32)
+    X[2:] = 3e38
+    for ask in (clf.predict, clf.predict_proba, clf.recognise):
+        with pytest.raises(InputError, match=r"row 2 of X is so far .* \(and 1 more\)"):
+            ask(X)
+
+
+def test_weights_that_are_no_name_are_refused(make_classifier, vectors):
+    with pytest.raises(InputError, match="weights must be a name, a file or None, got 5"):
+        make_classifier(weights=5).fit(*vectors("owl", "emu"))

@@ -184,3 +184,15 @@ def test_what_cannot_be_used_is_refused(task, tmp_path):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format_version": 2}))
     with pytest.raises(ModelFileError, match="version 2"):
         Shards(tmp_path / "s")
+
+
+def test_classes_may_be_of_numpy_and_what_float16_cannot_hold_is_refused_at_once(tmp_path):
+    z = torch.randn(4, 3)
+    with ShardWriter(tmp_path / "s", 3, names=["z"], classes=np.array([3, 5])) as writer:
+        writer.write(torch.tensor([0, 1, 0, 1]), z=z)
+    assert Shards(tmp_path / "s").classes == (3, 5)
+    with (
+        pytest.raises(InputError, match="z has numbers above 65504, which float16 cannot hold"),
+        ShardWriter(tmp_path / "half", 3, names=["z"], dtype="float16") as writer,
+    ):
+        writer.write(torch.zeros(4, dtype=torch.long), z=z * 1e5)

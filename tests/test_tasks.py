@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from protodrift import Dataset, TaskStream
+from protodrift.data import load_digits
 from protodrift.errors import InputError
 from protodrift.tasks import format_split, split_sizes
 
@@ -161,3 +162,22 @@ def test_an_impossible_cut_says_why(options, message):
 def test_a_slice_with_a_stride_is_refused():
     with pytest.raises(InputError, match="step 1 only"):
         TaskStream(dataset_of("abc"), tasks=3)[::2]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"tasks": 2, "class_order": 99999999999}, "class_order=99999999999 is no seed"),
+        ({"classes": 5}, "classes=5 must be the classes of each task"),
+        ({"classes": [[0, [1]], [2, 3]]}, r"task 1 names class \[1\]"),
+    ],
+)
+def test_streams_that_cannot_be(how, told):
+    with pytest.raises(InputError, match=told):
+        TaskStream(load_digits(), **how)
+
+
+def test_some_classes_of_a_dataset_are_a_whole_dataset():
+    some = load_digits().of_classes([0, 1])
+    assert some.split(0.2).first_of_each(5, 5).classes == (0, 1)
+    assert some.skipped == ()

@@ -26,7 +26,7 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float | Non
     """Accept a finite real number in [low, high], and greater than `above` if that is given."""
 
     def rule(value: Any) -> str | None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
             return "must be a finite number"
         if above is not None and not value > above:
             return f"must be greater than {above:g}"
@@ -37,12 +37,20 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float | Non
     return rule
 
 
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        return False
+
+
 def whole(low: int, high: int | None = None) -> Rule:
     """Accept an int that is at least `low` (and at most `high`)."""
 
     def rule(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int):
-            return "must be a whole number"
+            is_one = hasattr(value, "__index__") and not isinstance(value, bool)  # numpy's
+            return "must be a Python int: int(...)" if is_one else "must be a whole number"
         if value < low or (high is not None and value > high):
             return f"must be at least {low}" if high is None else f"must be between {low} and {high}"
         return None
@@ -60,6 +68,11 @@ def one_of(*choices: str) -> Rule:
         return None if value in choices else f"is unknown. {did_you_mean(value, choices)}"
 
     return rule
+
+
+def text(value: Any) -> str | None:
+    """Accept a str."""
+    return None if isinstance(value, str) else "must be a text"
 
 
 def flag(value: Any) -> str | None:
@@ -100,6 +113,13 @@ class Config:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        there = _REGISTRY.get(cls.__name__)
+        package = __name__.partition(".")[0]
+        if there is not None and there.__module__ != cls.__module__ and there.__module__.partition(".")[0] == package:
+            raise InputError(
+                f"{there.__module__} has a {cls.__name__} already. Models and runs know parts by name, and would take "
+                f"yours for it: give it another, such as My{cls.__name__}."
+            )
         _REGISTRY[cls.__name__] = cls
 
     def __post_init__(self) -> None:

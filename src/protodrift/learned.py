@@ -66,6 +66,7 @@ class LearnerState:
         drift: what the last task's drift compensation did; empty after the first task.
         readout: what the read-out has learned.
         calibration: distances and temperatures of all classes.
+        space: what the read-out calls the space in which prototypes were averaged.
     """
 
     spec: InputSpec
@@ -77,6 +78,7 @@ class LearnerState:
     drift: DriftReport
     readout: Tensors
     calibration: Calibration
+    space: str = "plain"
 
 
 def class_drift(report: DriftReport) -> tuple[ClassDrift, ...]:

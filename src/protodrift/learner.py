@@ -330,6 +330,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         fixed = {name: getattr(self, name) for name in _FIXED}
         if state is not None:
             _check_fixed(state, fixed)
+            if state.space != method.readout.space_name:
+                raise InputError(
+                    f"prototypes were averaged in the space {state.space!r} of the read-out that this model learned "
+                    f"with, and {method.readout} would average the new ones in {method.readout.space_name!r}. Set the "
+                    "read-out back, or start a new model."
+                )
         task = 1 if state is None else len(state.tasks) + 1
         with (
             reporting(self.verbose and on_progress is None and current().is_first) as reporter,
@@ -371,6 +377,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise InputError(f"{name}: backbone must be a name or an nn.Module, got {self.backbone!r}.")
         if isinstance(self.backbone, str) and self.backbone not in BACKBONES:
             raise InputError(f"{name}: unknown backbone {self.backbone!r}. {did_you_mean(self.backbone, BACKBONES)}")
+        if not (self.weights is None or isinstance(self.weights, (str, Path))):
+            raise InputError(f"{name}: weights must be a name, a file or None, got {self.weights!r}.")
         if not isinstance(self.training, Training):
             raise InputError(
                 f"{name}: training must be a Training object, e.g. Training(epochs=30); got {self.training!r}."
@@ -467,7 +475,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _embed(self, X: Any) -> torch.Tensor:
         state = self._learned()
         images, _, _ = self._read(X, None, state.spec)
-        return embed(state.trained.network, images)
+        z = embed(state.trained.network, images)
+        broken = (~torch.isfinite(z).all(dim=1)).nonzero().flatten()
+        if len(broken):
+            raise InputError(
+                f"row {int(broken[0])} of X is so far from anything that was learned that the network overflows"
+                f"{f' (and {len(broken) - 1} more)' if len(broken) > 1 else ''}. Check its scale, and fill values such "
+                "as 3.4e38."
+            )
+        return z
 
     def _learned(self) -> LearnerState:
         state = getattr(self, "state_", None)

@@ -158,8 +158,9 @@ class _Work:
         )
         tasks = (*(() if state is None else state.tasks), record)
         penalties = lesson.method.penalties
+        space_name = lesson.method.readout.space_name
         return LearnerState(
-            self.spec, lesson.fixed, penalties, trained, prototypes, tasks, report, readout, calibration
+            self.spec, lesson.fixed, penalties, trained, prototypes, tasks, report, readout, calibration, space_name
         )
 
     def _previous(self, state: LearnerState) -> Trained:

@@ -179,7 +179,11 @@ def restored(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
     prototypes = Prototypes(labels, means, counts, tasks, tensors["statistics"])
     _check_statistics(prototypes)
     penalties = decode(manifest["penalties"])
-    state = LearnerState(spec, fixed, penalties, trained, prototypes, learned, drift, tensors["readout"], calibration)
+    saved_readout = manifest["parameters"]["readout"]  # one may have been given for now, which learned none of this
+    space = (clf.readout if _is_given(saved_readout) else decode(saved_readout)).space_name
+    state = LearnerState(
+        spec, fixed, penalties, trained, prototypes, learned, drift, tensors["readout"], calibration, space
+    )
     _check_nothing_else(state, manifest, tensors)
     return state
 

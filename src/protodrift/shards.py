@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .data.arrays import read_labels
 from .data.dataset import Examples
 from .drift.base import FittedDrift, check_prototypes
 from .drift.compensate import DriftReport, compensate
@@ -52,6 +53,7 @@ PROTOTYPE_BLOCK = 2048
 that would be 42 images, and adding (K, D) sums for every 42 images would cost more than the weights."""
 
 _FLOATS = ("float16", "float32", "float64")
+_LARGEST = 65504.0  # of float16
 
 
 class ShardWriter:
@@ -84,7 +86,8 @@ class ShardWriter:
         if self.path.exists():
             raise InputError(f"{self.path} is already there. Name another directory, or remove it first.")
         size = rows_per_shard or max(1, SHARD_BYTES // (width * np.dtype(dtype).itemsize))
-        self.width, self.names, self.classes, self.dtype = width, tuple(names), tuple(classes), dtype
+        self.width, self.names, self.dtype = width, tuple(names), dtype
+        self.classes = read_labels(classes, len(classes)) if len(classes) else ()
         self._draft = self.path.with_name(f".new-{self.path.name}")
         self._shards: list[dict[str, Any]] = []
         self._held = {name: np.empty((size, width), dtype) for name in self.names}
@@ -106,6 +109,8 @@ class ShardWriter:
                 raise InputError(f"{name} must be ({len(rows)}, {self.width}), got {tuple(z.shape)}.")
             if not bool(torch.isfinite(z).all()):
                 raise InputError(f"{name} has NaN or infinite numbers: prototypes made from it would have them too.")
+            if self.dtype == "float16" and len(z) and float(z.abs().max()) > _LARGEST:
+                raise InputError(f"{name} has numbers above {_LARGEST:.0f}, which float16 cannot hold. Use float32.")
         if len(rows) and (int(rows.min()) < 0 or (self.classes and int(rows.max()) >= len(self.classes))):
             raise InputError(f"rows must lie in 0..{len(self.classes) - 1}, the positions in `classes`.")
         start, count = 0, len(rows)

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from . import metrics
-from .config import Config, encode, flag, optional, whole
+from .config import Config, encode, flag, optional, text, whole
 from .data.dataset import Examples
 from .data.transforms import Augmentation, default_augmentation
 from .distributed.passes import embedded_on_first, joined
@@ -78,7 +78,13 @@ class Network(Config):
     normalise: bool = True
     weights: str | None = None
     crop: int | None = None
-    rules: ClassVar = {"embedding_dim": optional(whole(1)), "normalise": flag, "crop": optional(whole(1))}
+    rules: ClassVar = {
+        "backbone": text,
+        "embedding_dim": optional(whole(1)),
+        "normalise": flag,
+        "weights": optional(text),
+        "crop": optional(whole(1)),
+    }
     added: ClassVar = frozenset({"crop"})
 
 

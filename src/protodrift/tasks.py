@@ -167,6 +167,8 @@ def ordered(classes: tuple[Label, ...], class_order: int | Sequence[Label] | Non
     if class_order is None:
         return list(classes)
     if isinstance(class_order, (int, np.integer)):
+        if not 0 <= class_order < 2**32:
+            raise InputError(f"class_order={class_order} is no seed: it must be between 0 and {2**32 - 1}.")
         return [classes[i] for i in np.random.RandomState(int(class_order)).permutation(len(classes))]
     if isinstance(class_order, str):
         raise InputError(f"class_order={class_order!r} must be a seed or the labels in the wanted order.")
@@ -183,6 +185,8 @@ def ordered(classes: tuple[Label, ...], class_order: int | Sequence[Label] | Non
 def _explicit(dataset: Dataset, classes: Sequence[Sequence[Label]]) -> tuple[tuple[Label, ...], ...]:
     known, seen = set(dataset.classes), set[Label]()
     result = []
+    if isinstance(classes, (str, int, np.integer)):
+        raise InputError(f"classes={classes!r} must be the classes of each task: classes=[[...], [...]].")
     if len(classes) == 0:
         raise InputError("classes=[] gives no task: name the classes of each task, classes=[[...], ...].")
     for t, given in enumerate(classes, 1):
@@ -192,7 +196,7 @@ def _explicit(dataset: Dataset, classes: Sequence[Sequence[Label]]) -> tuple[tup
         if len(task) == 0:
             raise InputError(f"task {t} of classes=... is empty: a task needs at least one class.")
         for label in task:
-            if label not in known:
+            if not isinstance(label, (str, int)) or label not in known:
                 raise InputError(f"task {t} names class {label!r}, which the dataset does not have.")
             if label in seen:
                 raise InputError(f"class {label!r} stands twice in classes=...; tasks must not share classes.")

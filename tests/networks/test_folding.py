@@ -213,3 +213,28 @@ def test_what_cannot_be_folded_runs_as_it_is(make):
     images = images_of(3, 8, 8)
     assert folded(network) is network
     assert torch.allclose(embed(network, images, MANY), plain(network, images), atol=1e-5)
+
+
+class Standardised(nn.Conv2d):
+    """Computes the weight it convolves with."""
+
+    def forward(self, input):
+        weight = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
+        return nn.functional.conv2d(input, weight, self.bias, self.stride, self.padding)
+
+
+def test_a_convolution_that_computes_its_weight_is_left_alone_and_pairs_are_folded_once():
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), Standardised(4, 5, 3), nn.BatchNorm2d(5))
+    for norm in (inner[1], inner[4]):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+    inner.runs_in_order = True
+    outer = nn.Sequential(inner, nn.Flatten())
+    outer.runs_in_order = True  # and so is the one inside it
+    outer.eval()
+    x = torch.randn(6, 3, 9, 9)
+    quick = folded(outer)
+    assert isinstance(quick[0][1], nn.Identity)
+    assert isinstance(quick[0][4], nn.BatchNorm2d)
+    torch.testing.assert_close(quick(x), outer(x))

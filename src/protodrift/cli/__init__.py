@@ -70,6 +70,7 @@ def together(args: argparse.Namespace) -> int:
 
 
 INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
+UNREAD = 141  # and for one that wrote to a pipe without a reader
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,7 +89,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; return the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 Ctrl-C."""
+    """Run one verb; return the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 Ctrl-C.
+
+    141: the reader of what `run` or `learn` prints went away, and they may not have done their work. To the others a
+    reader who has seen enough, as in `protodrift inspect birds | head`, is none that is missed.
+    """
     wait_briefly()  # before torch is imported
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file name that is no UTF-8, or a letter that the terminal does not have, must not end a verb half-way. As
@@ -106,9 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ProtodriftError as error:
         print(f"protodrift: error: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # as in `protodrift inspect birds | head`: the reader has seen enough
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it ends
-        return 0
+        return UNREAD if getattr(args, "together", False) else 0
     except OSError as error:
         print(f"protodrift: error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         return 1

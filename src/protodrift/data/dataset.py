@@ -134,12 +134,10 @@ class Dataset:
     def of_classes(self, classes: Iterable[Label]) -> Dataset:
         """Return the dataset of some classes only."""
         wanted = set(classes)
-        train = self.train.of_classes(wanted)
-        result = object.__new__(Dataset)
-        result.name, result.spec = self.name, self.spec
-        result.train = Examples(train.images, train.labels, torch.arange(len(train)))
-        result.test = None if self.test is None else self.test.of_classes(wanted)
-        return result
+        test = None if self.test is None else self.test.of_classes(wanted)
+        return Dataset.of_examples(
+            self.train.of_classes(wanted), test, spec=self.spec, name=self.name, skipped=self.skipped
+        )
 
     def split(self, test_fraction: float, seed: int = 0) -> Dataset:
         """Return a dataset whose test part is a seeded, per-class share of these training images.

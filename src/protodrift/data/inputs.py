@@ -68,6 +68,9 @@ def _paths(X: Any) -> list[Path] | None:
         raise InputError(f"X is one path, {str(X)!r}. Give a list: [{str(X)!r}].")
     if isinstance(X, torch.Tensor) or (isinstance(X, np.ndarray) and X.dtype.kind in "buifc"):
         return None
+    dtypes = getattr(X, "dtypes", None)  # a frame's columns, or the one of a series
+    if dtypes is not None and all(getattr(one, "kind", "O") in "buifc" for one in np.atleast_1d(dtypes)):
+        return None  # numbers: as Python's objects they would take ten times the memory, just to be looked at
     values: Any = (
         X if isinstance(X, (list, tuple)) else np.asarray(X, dtype=object) if hasattr(X, "__array__") else None
     )

@@ -38,6 +38,8 @@ class SameConv2d(nn.Conv2d):
     Where their number is odd, the one more goes to the right and to the bottom.
     """
 
+    weight_as_it_is = True  # for `folding`
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return (N, outputs, ceil(H / stride), ceil(W / stride))."""
         (top, bottom), (left, right) = (

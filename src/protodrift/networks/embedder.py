@@ -48,7 +48,8 @@ class Standardise(nn.Module):
         like = mean.view(-1, 1, 1) if inputs.ndim == 4 else mean
         squares = sum((part.double() - like).square().sum(dims) for part in inputs.split(4096))
         std = (torch.as_tensor(squares) / count).sqrt()
-        std = torch.where(std > 1e-6, std, torch.ones_like(std))  # a constant feature stays as it is
+        # A constant feature stays as it is. In whatever unit it comes: what is small against its mean is rounding.
+        std = torch.where((std > 1e-6 * mean.abs()) & (std > 1e-30), std, torch.ones_like(std))
         self.mean.copy_(mean.view_as(self.mean))
         self.std.copy_(std.view_as(self.std))
 

@@ -24,9 +24,10 @@ def folded(network: nn.Module) -> nn.Module:
     What can be folded is declared, not guessed, as the order in which a module runs its children cannot be seen from
     outside: a module with `runs_in_order = True` says that every `nn.Sequential` inside it runs as one, and that the
     pairs named by `conv_norms`, a table of (convolution, batch norm) in it or in any module inside it, follow one upon
-    the other with nothing between and nothing beside. The backbones here say so; a module of the user's may.
+    the other with nothing between and nothing beside. The backbones here say so; a module of the user's may. A kind of
+    convolution of one's own is folded if it has `weight_as_it_is = True`: it convolves with its weight, unchanged.
     """
-    found = list(_pairs(network))
+    found = list(dict.fromkeys(_pairs(network)))  # once each, also where an outer and an inner module declare a pair
     if not found:
         return network
     # A deep copy of the modules, in which every tensor is the original one.
@@ -69,6 +70,8 @@ def _declared(module: nn.Module) -> list[tuple[str, str]]:
 def _foldable(conv: nn.Module, norm: nn.Module) -> bool:
     if not isinstance(conv, nn.Conv2d) or type(norm) is not nn.BatchNorm2d:
         return False
+    if type(conv) is not nn.Conv2d and not getattr(conv, "weight_as_it_is", False):
+        return False  # it may compute its weight anew in every pass, as weight standardisation does
     if norm.running_mean is None or norm.running_var is None:  # it takes the batch's own statistics, in eval mode too
         return False
     if "weight" not in conv._parameters:  # the weight is computed (a parametrisation), not stored

@@ -92,7 +92,7 @@ class Recipe(Config):
         "tasks": optional(whole(1)),
         "first": optional(whole(1)),
         "step": optional(whole(1)),
-        "class_order": optional(whole(0)),
+        "class_order": optional(whole(0, 2**32 - 1)),
         "use_classes": optional(whole(2)),
         "size": whole(8),
         "view": one_of(*VIEWS),
