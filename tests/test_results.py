@@ -235,6 +235,8 @@ def test_the_drift_pages_of_full_trainings_and_read_outs_print_what_was_measured
     ours, sdc = told["gated local linear"], told["SDC 0.3"]
     assert f"closes {ours.gap_closed:.2f} of the gap, SDC {sdc.gap_closed:.2f}**" in page
     assert min(c.gain for c in cells if c.estimator.startswith("gated")) > -0.0022
+    assert f"closes {told['ADC 25'].gap_closed:.2f}: nearly as much as SDC on CUB" in page
+    assert len(cells) == 12 * len(told)
     readouts = json.loads((RESULTS / "drift_readouts.json").read_text())
     assert loaded("drift_readouts").tables(readouts) in (RESULTS / "drift.md").read_text()
     for setting in ("cifar100-ten", "cifar100-eleven", "cub200-six"):
