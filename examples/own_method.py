@@ -17,12 +17,12 @@ from protodrift.tasks import TaskStream
 
 
 @dataclass(frozen=True)
-class MeanShift(Drift):
-    """Move every prototype by the mean movement of the current images."""
+class MedianShift(Drift):
+    """Move every prototype by the median movement of the current images, dimension by dimension."""
 
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDrift:
-        """Remember the mean of z_new - z_old."""
-        return Fitted((z_new - z_old).mean(dim=0))
+        """Remember the median of z_new - z_old."""
+        return Fitted((z_new - z_old).median(dim=0).values)
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,6 @@ class Fitted(FittedDrift):
 
 stream = TaskStream(load_digits(), tasks=5, class_order=0)
 tree = Tree(stream, training=Training(epochs=2, learning_rate=3e-4, later_learning_rate=1e-4), seed=0)
-methods = {"nothing": Method(), "SDC": Method(drift=SDC()), "mean shift": Method(drift=MeanShift())}
+methods = {"nothing": Method(), "SDC": Method(drift=SDC()), "median shift": Method(drift=MedianShift())}
 for name, result in tree.run(methods).items():  # one training for all three: drift is a read-out
     print(f"{name:12} A_5 = {100 * result.average_accuracy[-1]:.1f}")

@@ -97,7 +97,7 @@ def test_what_makes_the_recipe_cannot_be_set(digits_recipe, key):
         ("tasks", "0", "at least 1"),
         ("tasks", "true", "whole number"),
         ("test_fraction", "1", "between 0.01 and 0.9"),
-        ("class_order", "-3", "at least 0"),
+        ("class_order", "-3", "between 0 and 4294967295"),
         ("Schedule.train", "frist", "Did you mean 'first'"),
     ],
 )

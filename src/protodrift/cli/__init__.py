@@ -91,8 +91,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 Ctrl-C.
 
-    141: the reader of what `run` or `learn` prints went away, and they may not have done their work. To the others a
-    reader who has seen enough, as in `protodrift inspect birds | head`, is none that is missed.
+    141: the reader of what `run` or `learn` prints went away before they had done their work.
     """
     wait_briefly()  # before torch is imported
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -103,9 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     from ..errors import ProtodriftError
 
+    # Of a reader who has seen enough, as in `protodrift inspect birds | head`, nothing is said.
+    status = UNREAD if getattr(args, "together", False) else 0
     try:
         with between_imports():
-            status: int = (together if launched() else _here)(args)
+            status = (together if launched() else _here)(args)
         sys.stdout.flush()  # here, where a reader that has gone is no error, and not when Python ends
         return status
     except ProtodriftError as error:
@@ -113,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it ends
-        return UNREAD if getattr(args, "together", False) else 0
+        return status
     except OSError as error:
         print(f"protodrift: error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         return 1

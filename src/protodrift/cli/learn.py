@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -101,7 +102,8 @@ def run(args: argparse.Namespace) -> int:
     with workplace(args.model) as place:
         done = _work(args, place, found)
     if done is not None:
-        _print_summary(args, *done, time.perf_counter() - started)
+        with contextlib.suppress(BrokenPipeError):  # what is learned is learned, whether anybody reads of it or not
+            _print_summary(args, *done, time.perf_counter() - started)
     return 0
 
 
