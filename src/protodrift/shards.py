@@ -53,7 +53,6 @@ PROTOTYPE_BLOCK = 2048
 that would be 42 images, and adding (K, D) sums for every 42 images would cost more than the weights."""
 
 _FLOATS = ("float16", "float32", "float64")
-_LARGEST = 65504.0  # of float16
 
 
 class ShardWriter:
@@ -109,8 +108,10 @@ class ShardWriter:
                 raise InputError(f"{name} must be ({len(rows)}, {self.width}), got {tuple(z.shape)}.")
             if not bool(torch.isfinite(z).all()):
                 raise InputError(f"{name} has NaN or infinite numbers: prototypes made from it would have them too.")
-            if self.dtype == "float16" and len(z) and float(z.abs().max()) > _LARGEST:
-                raise InputError(f"{name} has numbers above {_LARGEST:.0f}, which float16 cannot hold. Use float32.")
+            if len(z) and float(z.abs().max()) > (largest := float(np.finfo(self.dtype).max)):
+                raise InputError(
+                    f"{name} has numbers above {largest:g}, which {self.dtype} cannot hold. Use a wider one."
+                )
         if len(rows) and (int(rows.min()) < 0 or (self.classes and int(rows.max()) >= len(self.classes))):
             raise InputError(f"rows must lie in 0..{len(self.classes) - 1}, the positions in `classes`.")
         start, count = 0, len(rows)
