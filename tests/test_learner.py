@@ -16,6 +16,7 @@ import pytest
 import torch
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -90,6 +91,27 @@ def test_set_params_sets_all_or_refuses_all():
     assert clf.random_state == 0
 
 
+def test_a_grid_of_numpys_numbers_is_searched(vectors):
+    images, labels = vectors("a", "b")
+    base = IncrementalClassifier("mlp", training=Training(epochs=1))
+    search = GridSearchCV(base, {"embedding_dim": np.array([4, 8]), "random_state": np.arange(2)}, cv=2)
+    assert search.fit(images, labels).best_estimator_.prototypes_.shape[1] in (4, 8)
+    assert all(np.isfinite(search.cv_results_["mean_test_score"]))
+
+
+def test_numpys_numbers_are_pythons_in_every_part():
+    numbers = (np.float32(0.5), np.float64(0.5))
+    assert {SDC(sigma=number) for number in numbers} == {SDC(sigma=0.5)}
+    training = Training(epochs=np.int64(3), learning_rate=np.float32(0.5))
+    assert training == Training(epochs=3, learning_rate=0.5)
+    assert type(training.epochs) is int
+    clf = IncrementalClassifier(random_state=np.int64(3))
+    assert type(clf.random_state) is int
+    assert type(clone(clf).random_state) is int
+    with pytest.raises(InputError, match=r"epochs=2\.0 must be a whole number"):
+        Training(epochs=np.float64(2))
+
+
 def test_a_classifier_survives_copying_and_pickling(two_clouds, vectors, same):
     X, y = vectors("kea", "tui")
     for copied in (copy.deepcopy(two_clouds), pickle.loads(pickle.dumps(two_clouds))):
@@ -121,6 +143,13 @@ def test_labels_are_kept_in_task_order_and_sorted_within_a_task(make_classifier,
     assert set(answers.tolist()) <= set(expected)
     assert [task.classes for task in clf.tasks_] == [tuple(expected[:2]), tuple(expected[2:])]
     assert [task.images for task in clf.tasks_] == [(12, 12), (12, 12)]
+
+
+def test_labels_beyond_64_bits_stay_whole(make_classifier, vectors):
+    images, _ = vectors("a", "b")
+    labels = [1] * 12 + [2**63 + 5] * 12
+    assert make_classifier().fit(images, labels).classes_.tolist() == [1, 2**63 + 5]
+    assert set(make_classifier().fit(images, labels).predict(images)) <= {1, 2**63 + 5}
 
 
 def test_probabilities_sum_to_one_and_their_columns_are_the_classes(two_clouds, vectors):

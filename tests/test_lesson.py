@@ -251,11 +251,13 @@ def test_a_torch_dataset_gives_the_same_model_as_arrays(task_of, make_classifier
     assert same(make_classifier().partial_fit(pairs), make_classifier().partial_fit(X, y))
 
 
-def test_a_dataset_of_pillow_images(files):
+@pytest.mark.parametrize("channels", ["auto", "first", "last"])
+def test_a_dataset_of_pillow_images(files, channels):
     paths, labels = files
     pairs = Pairs([(Image.open(p).resize((16, 16)), label) for p, label in zip(paths, labels, strict=True)])
-    clf = IncrementalClassifier("convnet", embedding_dim=8, schedule=Schedule(train="none")).fit(pairs)
-    assert clf.predict(pairs).tolist() == labels
+    clf = IncrementalClassifier("convnet", embedding_dim=8, schedule=Schedule(train="none"), channels=channels)
+    assert clf.fit(pairs).predict(pairs).tolist() == labels
+    assert clf.state_.spec.shape == (3, 16, 16)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
 from .errors import InputError, did_you_mean
 
 Rule = Callable[[Any], "str | None"]
@@ -49,8 +51,7 @@ def whole(low: int, high: int | None = None) -> Rule:
 
     def rule(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int):
-            is_one = hasattr(value, "__index__") and not isinstance(value, bool)  # numpy's
-            return "must be a Python int: int(...)" if is_one else "must be a whole number"
+            return "must be a whole number"
         if value < low or (high is not None and value > high):
             return f"must be at least {low}" if high is None else f"must be between {low} and {high}"
         return None
@@ -97,6 +98,11 @@ def check(owner: str, rules: Mapping[str, Rule], values: Mapping[str, Any]) -> N
             raise InputError(f"{owner}: {name}={values[name]!r} {wrong}")
 
 
+def plain(value: Any) -> Any:
+    """Return a number of numpy's, as a grid of parameters holds them, as the Python one it is; all else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 _REGISTRY: dict[str, type[Config]] = {}
 
 
@@ -123,6 +129,10 @@ class Config:
         _REGISTRY[cls.__name__] = cls
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.generic):
+                object.__setattr__(self, field.name, plain(value))
         check(type(self).__name__, self.rules, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
 
     def to_json(self, *, complete: bool = False) -> dict[str, Any]:

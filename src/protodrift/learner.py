@@ -15,7 +15,7 @@ from torch import nn
 
 from . import model_format, saving
 from .calibration import distances_to, relative_distances
-from .config import check, flag, number, one_of, optional, whole
+from .config import check, flag, number, one_of, optional, plain, whole
 from .data.arrays import InputSpec, read_labels
 from .data.dataset import Examples
 from .data.inputs import read_inputs
@@ -220,10 +220,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         verbose: bool = False,
     ) -> None:
         self.backbone = backbone
-        self.embedding_dim = embedding_dim
+        self.embedding_dim = plain(embedding_dim)
         self.normalise = normalise
         self.weights = weights
-        self.crop = crop
+        self.crop = plain(crop)
         self.objective = objective
         self.penalty = penalty
         self.memory = memory
@@ -232,11 +232,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.schedule = schedule
         self.training = training
         self.augment = augment
-        self.image_size = image_size
-        self.held_out = held_out
-        self.temperature = temperature
+        self.image_size = plain(image_size)
+        self.held_out = plain(held_out)
+        self.temperature = plain(temperature)
         self.channels = channels
-        self.random_state = random_state
+        self.random_state = plain(random_state)
         self.device = device
         self.verbose = verbose
 
@@ -256,7 +256,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Set parameters by name; they act from the next task on."""
         _check_names(type(self), params)
         for name, value in params.items():
-            setattr(self, name, value)
+            setattr(self, name, plain(value))
         return self
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -497,7 +497,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     @property
     def classes_(self) -> np.ndarray:
         """All labels learned, in task order, sorted within a task."""
-        return np.array(self._learned().prototypes.labels)
+        labels = self._learned().prototypes.labels
+        found = np.array(labels)
+        return found if found.dtype.kind != "f" else np.array(labels, dtype=object)  # small ints and ints from 2^63 on
 
     @property
     def prototypes_(self) -> np.ndarray:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
+import tempfile
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from protodrift.data import load_folder, read_image, scan_folder
+from protodrift.data.photos import find_images
 from protodrift.decoding import to_rgb
 from protodrift.errors import InputError
 
@@ -238,6 +243,26 @@ def test_class_folders_that_differ_only_in_case_are_an_error(birds):
 
 def test_some_classes_can_be_scanned_alone(birds):
     assert scan_folder(birds, classes=["owl"]).classes == ("owl",)
+
+
+def test_a_folder_that_may_not_be_read_is_named():
+    root = Path(tempfile.mkdtemp())  # pytest's own folders are closed to others
+    closed = root / "owl" / "closed"
+    closed.mkdir(parents=True)
+    was = os.geteuid()
+    root.chmod(0o755)
+    closed.chmod(0)
+    if was == 0:
+        os.seteuid(65534)  # to root nothing is closed
+    try:
+        with pytest.raises(InputError, match=r"closed cannot be listed \(Permission denied\)"):
+            scan_folder(root)
+        with pytest.raises(InputError, match=r"closed cannot be listed"):
+            list(find_images([root]))
+    finally:
+        os.seteuid(was)
+        closed.chmod(0o755)
+        shutil.rmtree(root)
 
 
 def test_squash_keeps_the_whole_image_and_centre_its_middle(tmp_path):

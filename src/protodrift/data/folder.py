@@ -44,14 +44,15 @@ def scan_folder(root: str | Path, *, classes: Collection[str] | None = None) -> 
     root = Path(root)
     if not root.is_dir():
         raise InputError(f"{root} is not a folder. Give a folder with one sub-folder a class.")
-    folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    entries = _entries(root)
+    folders = [p for p in entries if p.is_dir() and not p.name.startswith(".")]
     if not folders:
         raise InputError(
             f"{root} has no class folders. Put the images of each class in a sub-folder, e.g. {root}/owl/1.jpg."
         )
     check_case([folder.name for folder in folders], root)
     files: list[tuple[Path, str]] = []
-    ignored = [p for p in sorted(root.iterdir()) if p.is_file()]
+    ignored = [p for p in entries if p.is_file()]
     for folder in folders:
         if classes is not None and folder.name not in classes:
             continue
@@ -143,11 +144,20 @@ def _endings() -> set[str]:
     return {ending for ending, kind in known if kind in Image.OPEN and kind not in only_recognised}
 
 
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be listed ({error.strerror}). Give yourself the right to read it, or leave it out."
+        ) from None
+
+
 def _walk(folder: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Path]:
     here = folder.resolve()
     if here in seen:  # a link that leads back up
         return
-    for path in folder.iterdir():
+    for path in _entries(folder):
         if path.is_dir():
             yield from _walk(path, seen | {here})
         else:

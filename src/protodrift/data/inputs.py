@@ -37,7 +37,7 @@ def read_inputs(
     if isinstance(X, torch.utils.data.Dataset):
         if y is not None:
             raise InputError("a dataset of (image, label) pairs brings its own labels. Leave y away.")
-        X, y = _pairs(X, spec)
+        X, y = _pairs(X, spec, channels)
     else:
         paths = _paths(X)
         if paths is not None:
@@ -83,7 +83,7 @@ def _paths(X: Any) -> list[Path] | None:
     return [Path(value) for value in values]
 
 
-def _pairs(dataset: Any, spec: InputSpec | None) -> tuple[Any, list[Any]]:
+def _pairs(dataset: Any, spec: InputSpec | None, channels: str) -> tuple[Any, list[Any]]:
     images, labels = [], []
     for i in range(len(dataset)):
         pair = dataset[i]
@@ -93,6 +93,8 @@ def _pairs(dataset: Any, spec: InputSpec | None) -> tuple[Any, list[Any]]:
         if not isinstance(image, (np.ndarray, torch.Tensor)) and hasattr(image, "getbands"):
             grey = spec.shape[0] == 1 if spec is not None and spec.is_image else image.mode in ("1", "L")
             image = np.asarray(image.convert("L") if grey else to_rgb(image))
+            if channels == "first" and image.ndim == 3:  # where a picture's own are is known
+                image = image.transpose(2, 0, 1)
         images.append(torch.as_tensor(np.array(image) if not isinstance(image, torch.Tensor) else image))
         labels.append(label.item() if isinstance(label, (torch.Tensor, np.generic)) else label)
     if not images:
