@@ -119,12 +119,13 @@ def test_what_the_cifar_page_claims(eleven):
     for name, number in printed.items():
         assert sorted(eleven[name]) == seeds
         assert all(100 * entry["overall_accuracy"][-1] >= number for entry in eleven[name].values())
+    beside: list[float] = []  # plain rows against E-Fix on the later tasks
     for seed in seeds:
         last = {name: np.array(by[seed]["accuracy_matrix"][-1]) for name, by in eleven.items() if seed in by}
         for name in ("E-FT", "E-EWC", "E-MAS"):
             plain, moved = (eleven[row][seed]["overall_accuracy"][1:] for row in (name, f"{name}+SDC"))
             assert (np.array(moved) > np.array(plain)).all()
-            assert abs(last[name][1:].mean() - last["E-Fix"][1:].mean()) < 0.01  # said, not hidden
+            beside.append(100 * (last[name][1:].mean() - last["E-Fix"][1:].mean()))
             there = [eleven[row][seed]["old_prototype_distance"][-1] for row in (name, f"{name}+SDC")]
             assert there[1] < there[0]
         for name in ("E-FT", "E-EWC", "E-MAS", "E-LwF"):  # the networks really learned the later tasks
@@ -146,6 +147,7 @@ def test_what_the_cifar_page_claims(eleven):
     told += [first["E-EWC+SDC"] - first[name] for name in ("EWC", "iCaRL-CNN", "iCaRL-NME")]
     assert [f"{gain:+.1f}" for gain in told] == ["+42.5", "+41.5", "+33.8", "+10.4", "+9.0"]  # docs/reproduction.md
     page = (RESULTS / "cifar100_eleven.md").read_text()
+    assert f"by seed {-min(beside):.1f} points below it to {max(beside):.1f} above" in page
     at_the_end = {n: np.mean([e["accuracy_matrix"][-1] for e in by.values()], axis=0) for n, by in eleven.items()}
     plain, moved = (int((at_the_end[n] > at_the_end["E-Fix"])[1:].sum()) for n in ("E-EWC", "E-EWC+SDC"))
     assert f"E-EWC is above E-Fix on {plain} of tasks 2 to 11, E-EWC+SDC on {moved} " in page
