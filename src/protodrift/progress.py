@@ -52,12 +52,56 @@ silent = Reporter()
 TRAININGS = ("warm", "train")  # the kinds of stages that train a network
 
 
+class _Pace:
+    """How long a run still takes, by its trainings: all else takes little beside them.
+
+    A warm-up, and a training that was not planned (one lesson), is measured by its own epochs; the other trainings
+    together, and those that went on from a stored epoch only from there.
+    """
+
+    def __init__(self) -> None:
+        self._planned = self._done = 0
+        self._gained = 0.0  # trainings, of those that ended
+        self._running: dict[int, tuple[float, float]] = {}  # worker -> share of a training when first heard of, and now
+        self._since = time.monotonic()
+
+    def plan(self, missing: Mapping[str, str]) -> None:
+        self._since = time.monotonic()
+        self._planned += sum(kind == "train" for kind in missing.values())
+
+    def begin(self) -> None:
+        if not self._planned:
+            self._since = time.monotonic()
+
+    def at(self, worker: int, progress: Progress) -> str:
+        first, _ = self._running.get(worker, ((progress.epoch - 1) / progress.epochs, 0.0))
+        self._running[worker] = first, progress.epoch / progress.epochs
+        if progress.task == 0 or not self._planned:
+            gained, left = self._running[worker][1] - first, 1 - self._running[worker][1]
+        else:
+            gained = self._gained + sum(now - then for then, now in self._running.values())
+            left = self._planned - self._done - sum(now for _, now in self._running.values())
+        if left <= 0:
+            return ""
+        seconds = (time.monotonic() - self._since) / gained * left
+        return f"about {_time(seconds)} left" + " of the warm-up" * (progress.task == 0)
+
+    def ended(self, worker: int) -> None:
+        first, now = self._running.pop(worker, (0.0, 0.0))
+        self._gained += now - first
+
+    def done(self, kind: str) -> None:
+        if kind == "warm":
+            self._since, self._gained = time.monotonic(), 0.0
+        self._done += kind == "train"
+
+
 class LineReporter(Reporter):
     """Plain lines on standard error, for logs: one a training, one a method, and one every ten seconds between."""
 
     def __init__(self) -> None:
         self._total = self._done = 0
-        self._started = time.monotonic()
+        self._pace = _Pace()
         self._trainings = 0
         self._training = 0
         self._said: dict[int, float] = {}
@@ -65,6 +109,7 @@ class LineReporter(Reporter):
     def plan(self, missing: Mapping[str, str]) -> None:
         """Hear which stages will be computed."""
         self._total += len(missing)
+        self._pace.plan(missing)
         self._trainings += sum(kind in TRAININGS for kind in missing.values())
         self._say(
             f"{len(missing)} stages to compute, {sum(k in TRAININGS for k in missing.values())} of them trainings"
@@ -74,16 +119,21 @@ class LineReporter(Reporter):
     def training(self, method: Method, task: int) -> Iterator[OnProgress | None]:
         """Give a callback for one training."""
         self._training += 1
+        self._pace.begin()
         last = time.monotonic()
         where = f"training {self._training}/{max(self._trainings, self._training)} ({describe(method, task)})"
 
         def update(at: Progress) -> None:
             nonlocal last
+            left = self._left(0, at)
             if at.epoch == at.epochs or time.monotonic() - last > 10:
                 last = time.monotonic()
-                self._say(f"{where}: epoch {at.epoch}/{at.epochs} loss {at.loss:.4f}{_held(at)}{self._eta()}")
+                self._say(f"{where}: epoch {at.epoch}/{at.epochs} loss {at.loss:.4f}{_held(at)}{left}")
 
-        yield update
+        try:
+            yield update
+        finally:
+            self._pace.ended(0)
 
     @contextlib.contextmanager
     def reading(self, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
@@ -101,10 +151,12 @@ class LineReporter(Reporter):
     def elsewhere(self, worker: int, label: str, at: Progress | None) -> None:
         """Say it, at most every ten seconds for a worker, and at the end of a training."""
         if at is None:
+            self._pace.ended(worker)
             return
+        left = self._left(worker, at)
         if at.epoch == at.epochs or time.monotonic() - self._said.get(worker, 0.0) > 10:
             self._said[worker] = time.monotonic()
-            self._say(f"{label}: epoch {at.epoch}/{at.epochs} loss {at.loss:.4f}{_held(at)}{self._eta()}")
+            self._say(f"{label}: epoch {at.epoch}/{at.epochs} loss {at.loss:.4f}{_held(at)}{left}")
 
     def note(self, text: str) -> None:
         """Say it."""
@@ -113,6 +165,7 @@ class LineReporter(Reporter):
     def done(self, kind: str) -> None:
         """Count."""
         self._done += 1
+        self._pace.done(kind)
 
     def result(self, name: str, average_accuracy: np.ndarray, overall_accuracy: np.ndarray) -> None:
         """Say a method's result."""
@@ -121,11 +174,9 @@ class LineReporter(Reporter):
             f"{100 * overall_accuracy[-1]:.1f}"
         )
 
-    def _eta(self) -> str:
-        if not self._done or self._done >= self._total:
-            return ""
-        left = (time.monotonic() - self._started) / self._done * (self._total - self._done)
-        return f", stage {self._done + 1}/{self._total}, about {_time(left)} left"
+    def _left(self, worker: int, at: Progress) -> str:
+        stage = f"stage {self._done + 1}/{self._total}" if self._done < self._total else ""
+        return "".join(f", {part}" for part in (stage, self._pace.at(worker, at)) if part)
 
     def _say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -138,37 +189,48 @@ class BarReporter(Reporter):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
+        from rich.text import Text
+
+        class Remaining(TimeRemainingColumn):
+            def render(self, task: Any) -> Text:  # of all stages the pace is known better
+                return Text() if task.description == "stages" else super().render(task)
 
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(),
+            Remaining(),
             console=Console(stderr=True),
             transient=True,
         )
         self._all = self._bars.add_task("stages", total=0, text="")
         self._elsewhere: dict[int, Any] = {}
         self._total = 0
+        self._pace = _Pace()
+        self._last = self._left = ""
         self._bars.start()
 
     def plan(self, missing: Mapping[str, str]) -> None:
         """Hear which stages will be computed."""
         self._total += len(missing)
+        self._pace.plan(missing)
         self._bars.update(self._all, total=self._total)
 
     @contextlib.contextmanager
     def training(self, method: Method, task: int) -> Iterator[OnProgress | None]:
         """Show a bar for one training."""
         row = self._bars.add_task(describe(method, task), total=None, text="")
+        self._pace.begin()
 
         def update(at: Progress) -> None:
+            self._above(left=self._pace.at(0, at))
             self._bars.update(row, completed=at.epoch, total=at.epochs, text=f"loss {at.loss:.4f}{_held(at)}")
 
         try:
             yield update
         finally:
+            self._pace.ended(0)
             self._bars.remove_task(row)
 
     @contextlib.contextmanager
@@ -183,11 +245,13 @@ class BarReporter(Reporter):
     def elsewhere(self, worker: int, label: str, at: Progress | None) -> None:
         """Show a bar for the training of each worker."""
         if at is None:
+            self._pace.ended(worker)
             if worker in self._elsewhere:
                 self._bars.remove_task(self._elsewhere.pop(worker))
             return
         if worker not in self._elsewhere:
             self._elsewhere[worker] = self._bars.add_task(label, total=at.epochs, text="")
+        self._above(left=self._pace.at(worker, at))
         text = f"loss {at.loss:.4f}{_held(at)}"
         self._bars.update(self._elsewhere[worker], description=label, completed=at.epoch, total=at.epochs, text=text)
 
@@ -197,11 +261,17 @@ class BarReporter(Reporter):
 
     def done(self, kind: str) -> None:
         """Move the upper bar on."""
+        self._pace.done(kind)
         self._bars.advance(self._all)
 
     def result(self, name: str, average_accuracy: np.ndarray, overall_accuracy: np.ndarray) -> None:
         """Show the last result beside the upper bar."""
-        self._bars.update(self._all, text=f"{name} {100 * average_accuracy[-1]:.1f}")
+        self._above(last=f"{name} {100 * average_accuracy[-1]:.1f}")
+
+    def _above(self, *, last: str | None = None, left: str | None = None) -> None:
+        self._last = self._last if last is None else last
+        self._left = self._left if left is None else left
+        self._bars.update(self._all, text=", ".join(part for part in (self._last, self._left) if part))
 
     def close(self) -> None:
         """Give the terminal back."""
