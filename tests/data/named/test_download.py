@@ -35,13 +35,18 @@ class Server(http.server.ThreadingHTTPServer):
         self.faults: list[object] = []
         self.requests: list[dict[str, str]] = []
         self.tag = '"one"'
+        self.sent = 0  # bytes of endless answers
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{name}"
 
 
+LOGIN = b"<html>log in first</html>"
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
+    protocol_version = "HTTP/1.1"  # chunks are unknown to 1.0
 
     def log_message(self, *args):
         pass
@@ -52,6 +57,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         content = self.server.files.get(self.path[1:])
         if content is None or (isinstance(fault, int) and fault >= 400):
             self.send_error(fault if isinstance(fault, int) else 404)
+            return
+        if fault in ("login page, chunked", "login page, closed", "endless", "cut without length"):
+            self.answer_without_length(str(fault), content)
             return
         start = 0
         wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
@@ -80,6 +88,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
         self.close_connection = True
+
+    def answer_without_length(self, fault: str, content: bytes):
+        """Answer 200 from the start: in chunks, with a marked end, or until the connection is closed."""
+        self.send_response(200)
+        if "chunked" in fault:
+            self.send_header("Transfer-Encoding", "chunked")
+        self.send_header("Connection", "close")  # also tells the handler to close it
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            if fault == "login page, chunked":
+                self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(LOGIN), LOGIN))
+            elif fault == "login page, closed":
+                self.wfile.write(LOGIN)
+            elif fault == "cut without length":
+                self.wfile.write(content[: int(0.4 * len(content))])
+            else:
+                for _ in range(200):
+                    self.wfile.write(bytes(1_000_000))
+                    self.server.sent += 1_000_000
 
 
 @pytest.fixture
@@ -214,9 +241,74 @@ def test_a_wrong_size_is_named_before_the_file_is_fetched(server, remote, tmp_pa
 
 def test_a_wrong_size_is_named_when_the_server_did_not_say_it(server, remote, tmp_path):
     server.faults = ["no length"]
-    with pytest.raises(InputError, match=r"has 1,024,000 bytes, the published file has 5"):
+    with pytest.raises(InputError, match=r"sends more than the 5 bytes that the published file has"):
         download(remote(bytes=5), tmp_path / "data.bin")
     assert left(tmp_path) == []
+
+
+def test_an_endless_answer_is_stopped_at_the_published_size(server, remote, tmp_path):
+    file = remote()
+    server.faults = ["endless"]
+    with pytest.raises(InputError, match=r"sends more than the 1,024,000 bytes that the published file has"):
+        download(file, tmp_path / "data.bin", pause=0)
+    assert server.sent < 100_000_000  # what the system's buffers take, not all of it
+    assert left(tmp_path) == []
+    (tmp_path / ".data.bin.part").write_bytes(BODY[:900_000])
+    server.faults = ["endless"]
+    with pytest.raises(InputError, match=r"sends more than"):
+        download(file, tmp_path / "data.bin", pause=0)
+    assert left(tmp_path) == [".data.bin.part"]
+    assert (tmp_path / ".data.bin.part").read_bytes() == BODY[:900_000]
+
+
+@pytest.mark.parametrize("facts", [{}, {"bytes": None}, {"bytes": None, "checksum": None}])
+@pytest.mark.parametrize("page", ["login page, chunked", "login page, closed"])
+def test_a_login_page_does_not_destroy_what_had_arrived(server, remote, tmp_path, page, facts):
+    file = remote(**facts)
+    (tmp_path / ".data.bin.part").write_bytes(BODY[:900_000])
+    (tmp_path / ".data.bin.part.tag").write_text('"one"')
+    server.faults = [page] * 5
+    with pytest.raises(InputError, match=r"25 bytes|has the md5|900,000 bytes that arrived are kept"):
+        download(file, tmp_path / "data.bin", pause=0)
+    assert left(tmp_path) == [".data.bin.part", ".data.bin.part.tag"]
+    assert (tmp_path / ".data.bin.part").read_bytes() == BODY[:900_000]
+    server.faults.clear()
+    server.requests.clear()
+    download(file, tmp_path / "data.bin", pause=0)
+    assert [request["range"] for request in server.requests] == ["bytes=900000-"]
+    assert (tmp_path / "data.bin").read_bytes() == BODY
+    assert left(tmp_path) == ["data.bin"]
+
+
+def test_an_answer_from_the_start_that_breaks_sooner_leaves_the_longer_part(server, remote, tmp_path):
+    (tmp_path / ".data.bin.part").write_bytes(BODY[:900_000])
+    server.faults = ["cut without length"]
+    download(remote(), tmp_path / "data.bin", pause=0)
+    assert server.requests[1]["range"] == "bytes=900000-"
+    assert (tmp_path / "data.bin").read_bytes() == BODY
+
+
+def test_an_answer_from_the_start_that_gets_further_is_gone_on_from(server, remote, tmp_path):
+    (tmp_path / ".data.bin.part").write_bytes(b"x" * 1000)
+    (tmp_path / ".data.bin.part.tag").write_text('"old"')
+    server.faults = ["cut without length"]
+    download(remote(), tmp_path / "data.bin", pause=0)
+    assert server.requests[1]["range"] == "bytes=409600-"
+    assert "if-range" not in server.requests[1]  # that tag belonged to other bytes
+    assert len(server.requests) == 2
+    assert (tmp_path / "data.bin").read_bytes() == BODY
+
+
+def test_a_break_is_noticed_by_the_published_size_if_the_server_says_none(server, remote, tmp_path):
+    file = remote()
+    server.faults = ["cut without length"]
+    download(file, tmp_path / "data.bin", pause=0)
+    assert server.requests[1]["range"] == "bytes=409600-"
+    assert (tmp_path / "data.bin").read_bytes() == BODY
+    server.faults = ["cut without length", *[503] * 5]
+    with pytest.raises(InputError, match=r"409,600 bytes that arrived are kept"):
+        download(file, tmp_path / "other.bin", pause=0)
+    assert left(tmp_path) == [".other.bin.part", "data.bin"]
 
 
 @pytest.mark.parametrize("status", [404, 403])

@@ -2,6 +2,7 @@
 
 <data>/.cifar-100-python.tar.gz.part        what has arrived; another call goes on from there
 <data>/.cifar-100-python.tar.gz.part.tag    which version of the file that is (the server's ETag)
+<data>/.cifar-100-python.tar.gz.part.new    an answer that begins anew, until it is better than what has arrived
 <data>/.unpack-cifar100/                    unpacked, not yet in place; removed by the next call
 """
 
@@ -200,14 +201,18 @@ def _fetch(url: str, file: RemoteFile, part: Path, on_progress: OnProgress | Non
 
 
 def _receive(url: str, file: RemoteFile, part: Path, on_progress: OnProgress | None) -> int | None:
-    """Receive bytes until the end or a break; return the file's full length if the server says it."""
+    """Receive bytes until the end or a break; return the file's full length if the server says it or it is known."""
     have = part.stat().st_size if part.exists() else 0
+    if file.bytes is not None and have > file.bytes:
+        _forget(part)  # no beginning of the published file
+        have = 0
     tag_file = part.with_name(f"{part.name}.tag")
+    known = tag_file.read_text(encoding="latin1") if have and tag_file.exists() else ""
     headers = {"User-Agent": f"protodrift/{__version__}", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
-        if tag_file.exists():
-            headers["If-Range"] = tag_file.read_text(encoding="latin1")
+        if known:
+            headers["If-Range"] = known
     try:
         response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
@@ -228,16 +233,90 @@ def _receive(url: str, file: RemoteFile, part: Path, on_progress: OnProgress | N
         if total is not None and total - start > free:
             raise InputError(f"{part.parent} has room for {free:,} bytes, {total - start:,} are needed. Make room.")
         tag = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-        if tag and not tag.startswith("W/"):  # a weak tag promises nothing about bytes
+        if tag.startswith("W/"):  # a weak tag promises nothing about bytes
+            tag = ""
+        changed = total is not None and "" != known != tag != ""
+        if have and not start and not changed:
+            return _receive_aside(response, url, file, part, tag, total, on_progress)
+        if not start:
+            _forget(part)
+        if tag:
             tag_file.write_text(tag, encoding="latin1")
-        with open(part, "ab" if start else "wb") as out:
-            done = start
-            while block := response.read(BLOCK):
-                out.write(block)
-                done += len(block)
-                if on_progress is not None:
-                    on_progress(f"download {file.name}", done, total)
-        return total
+        return _copy(response, url, file, part, start, total, on_progress)
+
+
+def _receive_aside(
+    response: http.client.HTTPResponse,
+    url: str,
+    file: RemoteFile,
+    part: Path,
+    tag: str,
+    total: int | None,
+    on_progress: OnProgress | None,
+) -> int | None:
+    """Receive an answer that begins anew though a part is there; it takes the part's place only if it is better.
+
+    It may be the page of a network that asks for a login, or break off sooner than the part did.
+    """
+    have = part.stat().st_size
+    fresh = part.with_name(f"{part.name}.new")
+    better = False
+    try:
+        try:
+            expected = _copy(response, url, file, fresh, 0, total, on_progress)
+            got = fresh.stat().st_size
+            if expected is None or got == expected:
+                verify(fresh, file, url)
+                if file.bytes is None and file.checksum is None and got < have:
+                    raise InputError(
+                        f"{url} sent {got:,} bytes, but {have:,} had arrived before, and no published size or checksum "
+                        f"tells which are right. If the file is a shorter one now, remove {part} and try again."
+                    )
+                better = True
+        except InputError:
+            fresh.unlink(missing_ok=True)
+            raise
+        return expected
+    finally:
+        if fresh.exists():
+            if better or fresh.stat().st_size > have:
+                _forget(part, fresh=False)
+                os.replace(fresh, part)
+                if tag:
+                    part.with_name(f"{part.name}.tag").write_text(tag, encoding="latin1")
+            else:
+                fresh.unlink()
+
+
+def _copy(
+    response: http.client.HTTPResponse,
+    url: str,
+    file: RemoteFile,
+    path: Path,
+    start: int,
+    total: int | None,
+    on_progress: OnProgress | None,
+) -> int | None:
+    """Write an answer to `path` from `start` on; return the full length, as far as it is known."""
+    done = start
+    with open(path, "ab" if start else "wb") as out:
+        while block := response.read(BLOCK):
+            done += len(block)
+            if file.bytes is not None and done > file.bytes:
+                break
+            out.write(block)
+            if on_progress is not None:
+                on_progress(f"download {file.name}", done, total)
+    if file.bytes is not None and done > file.bytes:  # a stream without a length could go on for ever
+        os.truncate(path, start)
+        if not start:
+            _forget(path)
+        raise InputError(
+            f"{url} sends more than the {file.bytes:,} bytes that the published file has: it is another file."
+        )
+    if total is None and response.status == 200 and response.chunked:
+        return done  # the last chunk is marked: this was all, not a break
+    return file.bytes if total is None else total
 
 
 def _range(response: http.client.HTTPResponse) -> tuple[int, int | None]:
@@ -254,9 +333,9 @@ def _range(response: http.client.HTTPResponse) -> tuple[int, int | None]:
     return 0, int(length) if length.isdigit() else None
 
 
-def _forget(part: Path) -> None:
-    for path in (part, part.with_name(f"{part.name}.tag")):
-        path.unlink(missing_ok=True)
+def _forget(part: Path, *, fresh: bool = True) -> None:
+    for ending in ("", ".tag", *([".new"] if fresh else [])):
+        part.with_name(f"{part.name}{ending}").unlink(missing_ok=True)
 
 
 def unpack(
