@@ -582,6 +582,52 @@ def test_mnist_stays_compressed(remote, tmp_path):
     assert len(load_dataset("mnist", tmp_path / "data", check=False).train) == 6
 
 
+@pytest.fixture
+def mnist(remote, tmp_path):
+    """MNIST, small, on the server; and the folder of its four files."""
+    folder = layouts.mnist(tmp_path / "publisher")
+    files = tuple(
+        remote(path.name, path.read_bytes(), unpack=False, into="MNIST/raw") for path in sorted(folder.iterdir())
+    )
+    (tmp_path / "data").mkdir()
+    return replace(DATASETS["mnist"], files=files), folder
+
+
+def test_a_file_in_the_data_directory_is_used_where_it_belongs(server, mnist, tmp_path):
+    dataset, folder = mnist
+    name = dataset.files[0].name
+    content = server.files.pop(name)
+    (tmp_path / "data" / name).write_bytes(content)
+    assert prepare_dataset(dataset, tmp_path / "data") == tmp_path / "data" / "MNIST" / "raw"
+    assert len(server.requests) == 3
+    assert (tmp_path / "data" / name).read_bytes() == content  # the user's own stays
+    assert left(tmp_path / "data" / "MNIST" / "raw") == left(folder)
+    assert len(load_dataset("mnist", tmp_path / "data", check=False).train) == 6
+
+
+def test_a_file_of_another_dataset_with_the_same_name_is_passed_over(server, mnist, tmp_path):
+    dataset, _ = mnist
+    name = dataset.files[0].name
+    (tmp_path / "data" / name).write_bytes(b"of Fashion-MNIST")
+    content = server.files.pop(name)
+    with pytest.raises(InputError, match=rf"answers 404.* Not used: .*{name} has 16 bytes.* By hand: "):
+        prepare_dataset(dataset, tmp_path / "data", pause=0)
+    server.files[name] = content
+    found = prepare_dataset(dataset, tmp_path / "data", pause=0)
+    assert (found / name).read_bytes() == content
+    assert (tmp_path / "data" / name).read_bytes() == b"of Fashion-MNIST"
+
+
+def test_a_wrong_file_in_the_datasets_own_folder_is_named(server, mnist, tmp_path):
+    dataset, _ = mnist
+    own = tmp_path / "data" / "MNIST" / "raw" / dataset.files[0].name
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"of Fashion-MNIST")
+    with pytest.raises(InputError, match=rf"raw.{own.name} has 16 bytes"):
+        prepare_dataset(dataset, tmp_path / "data", pause=0)
+    assert not server.requests
+
+
 def test_two_at_once_download_it_once(server, cifar, tmp_path):
     threads = [threading.Thread(target=prepare_dataset, args=("cifar100", tmp_path / "data")) for _ in range(3)]
     for thread in threads:

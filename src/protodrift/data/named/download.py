@@ -59,7 +59,7 @@ def prepare_dataset(
 ) -> Path:
     """Make a dataset's folder: nothing to do if it is there, else download and unpack it; return the folder.
 
-    An archive that is in the data directory already is used instead of a download, if its checksum is right.
+    A publisher's file that is in the data directory already is used instead of a download, if its checksum is right.
 
     Args:
         name: a name from `DATASETS`, or an entry of it.
@@ -95,17 +95,28 @@ def _place(
     if file.gives and (into / file.gives).is_dir():
         return  # unpacked before; it is there only when it is whole
     into.mkdir(parents=True, exist_ok=True)
-    given = next((path for path in (into / file.name, directory / file.name) if path.is_file()), None)
-    if given is not None:
-        verify(given, file)
-        if not file.unpack:
-            return
-    archive = given or into / file.name
+    own, outer = into / file.name, directory / file.name
+    given = None
+    passed = ""
+    if own.is_file():
+        verify(own, file)
+        given = own
+    elif outer.is_file():
+        try:
+            verify(outer, file)
+            given = outer
+        except InputError as error:  # files of another dataset have the same names: no reason to stop
+            passed = f" Not used: {error}"
+    if not file.unpack and given == outer != own:
+        copy = into / f".{file.name}.copy"
+        shutil.copyfile(outer, copy)
+        os.replace(copy, own)
+    archive = given or own
     if given is None:
         try:
             download(file, archive, on_progress=on_progress, pause=pause)
         except InputError as error:
-            raise InputError(f"{error} By hand: {dataset.how_to_get(directory)}") from None
+            raise InputError(f"{error}{passed} By hand: {dataset.how_to_get(directory)}") from None
     if file.unpack:
         unpack(archive, into, f".unpack-{dataset.name}", inner=file.inner, on_progress=on_progress)
         if given is None:
