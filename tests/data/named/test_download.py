@@ -518,6 +518,22 @@ def test_an_archive_that_is_there_and_damaged_is_named(cifar, tmp_path):
         prepare_dataset("cifar100", tmp_path / "data")
 
 
+def test_a_folder_in_the_way_is_said_before_the_download(server, cifar, tmp_path):
+    folder = tmp_path / "data" / "cifar-100-python"
+    folder.mkdir(parents=True)
+    (folder / "train").write_text("mine")
+    with pytest.raises(InputError, match=r"cifar-100-python is in the way, and is not whole"):
+        prepare_dataset("cifar100", tmp_path / "data")
+    assert not server.requests
+    assert (folder / "train").read_text() == "mine"
+
+
+def test_an_empty_folder_is_not_in_the_way(cifar, tmp_path):
+    (tmp_path / "data" / "cifar-100-python").mkdir(parents=True)
+    prepare_dataset("cifar100", tmp_path / "data")
+    assert len(load_dataset("cifar100", tmp_path / "data", check=False).train) == 6
+
+
 def test_without_network_the_error_says_what_to_put_where(server, cifar, tmp_path):
     server.files.clear()
     with pytest.raises(InputError) as caught:
@@ -555,7 +571,7 @@ def test_what_an_earlier_call_unpacked_is_not_fetched_again(server, remote, tmp_
     assert prepare_dataset(dataset, tmp_path / "data", pause=0) == tmp_path / "data" / "flowers-102"
 
 
-def test_caltech101_is_an_archive_in_an_archive(remote, tmp_path):
+def test_caltech101_is_an_archive_in_an_archive(server, remote, tmp_path):
     folder = layouts.caltech(tmp_path / "publisher", images=3)
     outer = tmp_path / "outer" / "caltech-101"
     outer.mkdir(parents=True)
@@ -567,6 +583,13 @@ def test_caltech101_is_an_archive_in_an_archive(remote, tmp_path):
             archive.write(path, path.relative_to(tmp_path / "outer"))
     inner = DATASETS["caltech101"].files[0].inner
     dataset = replace(DATASETS["caltech101"], files=(remote("caltech-101.zip", buffer.getvalue(), inner=inner),))
+    mine = tmp_path / "data" / "caltech-101" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(InputError, match=r"caltech-101 is in the way"):
+        prepare_dataset(dataset, tmp_path / "data")
+    assert not server.requests
+    mine.unlink()
     found = prepare_dataset(dataset, tmp_path / "data")
     assert found == tmp_path / "data" / "caltech-101" / "101_ObjectCategories"
     assert left(tmp_path / "data") == [".caltech101.lock", "caltech-101"]

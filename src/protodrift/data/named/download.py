@@ -94,6 +94,10 @@ def _place(
     into = directory / file.into
     if file.gives and (into / file.gives).is_dir():
         return  # unpacked before; it is there only when it is whole
+    folder = PurePosixPath(dataset.folders[0])
+    if file.unpack and folder.is_relative_to(file.into):
+        for name in folder.relative_to(file.into).parts[:1]:
+            _clear(into / name)  # said before a download of hours, not after it
     into.mkdir(parents=True, exist_ok=True)
     own, outer = into / file.name, directory / file.name
     given = None
@@ -392,9 +396,17 @@ def unpack(
 
 
 def _move(path: Path, target: Path) -> None:
-    if target.is_dir():
-        raise InputError(f"{target} is in the way, and is not whole. Move or remove it, then try again.")
+    _clear(target)
     os.replace(path, target)
+
+
+def _clear(target: Path) -> None:
+    """Make way for a folder: an empty one is removed, one with content is an error."""
+    if target.is_dir():
+        try:
+            target.rmdir()
+        except OSError:
+            raise InputError(f"{target} is in the way, and is not whole. Move or remove it, then try again.") from None
 
 
 def _extract(archive: Path, folder: Path, on_progress: OnProgress | None) -> None:
