@@ -534,6 +534,39 @@ def test_an_empty_folder_is_not_in_the_way(cifar, tmp_path):
     assert len(load_dataset("cifar100", tmp_path / "data", check=False).train) == 6
 
 
+@pytest.mark.parametrize("damage", [False, True])
+def test_after_an_interrupted_unpacking_the_archive_is_used_and_then_removed(server, remote, tmp_path, damage):
+    folder = layouts.cifar(tmp_path / "publisher")
+    for i in range(60):  # progress is told every 50 files
+        (folder / f"{i}.txt").write_text(str(i))
+    file = remote("cifar-100-python.tar.gz", archive_of(folder))
+    dataset = replace(DATASETS["cifar100"], files=(file,))
+    seen = []
+
+    def interrupt(what, done, total):
+        seen.append(what)
+        if what.startswith("unpack"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare_dataset(dataset, tmp_path / "data", on_progress=interrupt)
+    assert seen[-1] == "unpack cifar-100-python.tar.gz"
+    assert left(tmp_path / "data") == [".cifar-100-python.tar.gz", ".cifar100.lock"]
+    if damage:
+        (tmp_path / "data" / ".cifar-100-python.tar.gz").write_bytes(b"x")
+    prepare_dataset(dataset, tmp_path / "data")
+    assert len(server.requests) == (2 if damage else 1)
+    assert left(tmp_path / "data") == [".cifar100.lock", "cifar-100-python"]
+
+
+def test_what_arrived_of_an_archive_is_gone_on_from(server, cifar, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / ".cifar-100-python.tar.gz.part").write_bytes(cifar[:100])
+    prepare_dataset("cifar100", tmp_path / "data")
+    assert [request["range"] for request in server.requests] == ["bytes=100-"]
+    assert left(tmp_path / "data") == [".cifar100.lock", "cifar-100-python"]
+
+
 def test_without_network_the_error_says_what_to_put_where(server, cifar, tmp_path):
     server.files.clear()
     with pytest.raises(InputError) as caught:

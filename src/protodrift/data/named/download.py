@@ -3,6 +3,7 @@
 <data>/.cifar-100-python.tar.gz.part        what has arrived; another call goes on from there
 <data>/.cifar-100-python.tar.gz.part.tag    which version of the file that is (the server's ETag)
 <data>/.cifar-100-python.tar.gz.part.new    an answer that begins anew, until it is better than what has arrived
+<data>/.cifar-100-python.tar.gz             arrived whole, until it is unpacked
 <data>/.unpack-cifar100/                    unpacked, not yet in place; removed by the next call
 """
 
@@ -115,8 +116,9 @@ def _place(
         copy = into / f".{file.name}.copy"
         shutil.copyfile(outer, copy)
         os.replace(copy, own)
-    archive = given or own
-    if given is None:
+    # Our own download of an archive is hidden: after an interrupted unpacking it must not pass for the user's file.
+    archive = given or (into / f".{file.name}" if file.unpack else own)
+    if given is None and not _verified(archive, file):
         try:
             download(file, archive, on_progress=on_progress, pause=pause)
         except InputError as error:
@@ -127,13 +129,21 @@ def _place(
             archive.unlink()
 
 
+def _verified(path: Path, file: RemoteFile) -> bool:
+    try:
+        verify(path, file)
+    except (FileNotFoundError, InputError):
+        return False
+    return True
+
+
 def download(file: RemoteFile, target: Path, *, on_progress: OnProgress | None = None, pause: float = 1.0) -> None:
     """Download a file to `target`, whole and verified, or not at all; what has arrived is kept beside it.
 
     Raises:
         InputError: if the server has no such file or one of another size, cannot be reached, or sent other bytes.
     """
-    part = target.with_name(f".{target.name}.part")
+    part = target.with_name(f".{target.name.removeprefix('.')}.part")
     problems = []
     for url in (file.url, *file.mirrors):
         try:
@@ -425,7 +435,7 @@ def _extract(archive: Path, folder: Path, on_progress: OnProgress | None) -> Non
                 shutil.copyfileobj(source, out, BLOCK)
             count += 1
             if on_progress is not None and count % 50 == 0:
-                on_progress(f"unpack {archive.name}", count, None)
+                on_progress(f"unpack {archive.name.removeprefix('.')}", count, None)
     except _ARCHIVES as error:
         raise InputError(f"{archive} is cut off or damaged ({error}). Remove it and get it again.") from None
 
