@@ -190,6 +190,17 @@ def test_a_file_that_changed_between_two_calls_is_not_mixed(server, remote, tmp_
     assert (tmp_path / "data.bin").read_bytes() == new
 
 
+def test_a_changed_file_that_breaks_off_sooner_is_gone_on_from(server, remote, tmp_path):
+    """What had arrived of the old version is longer, but of no use."""
+    (tmp_path / ".data.bin.part").write_bytes(b"x" * 900_000)
+    (tmp_path / ".data.bin.part.tag").write_text('"old"')
+    server.faults = [0.4]
+    download(remote(), tmp_path / "data.bin", pause=0)
+    assert server.requests[1]["range"] == "bytes=409600-"
+    assert server.requests[1]["if-range"] == '"one"'
+    assert (tmp_path / "data.bin").read_bytes() == BODY
+
+
 def test_halves_that_do_not_belong_together_are_fetched_again_whole(server, remote, tmp_path):
     """A server without tags cannot say that its file changed; the checksum does."""
     server.tag = ""

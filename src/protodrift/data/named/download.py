@@ -260,7 +260,8 @@ def _receive(url: str, file: RemoteFile, part: Path, on_progress: OnProgress | N
         tag = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
         if tag.startswith("W/"):  # a weak tag promises nothing about bytes
             tag = ""
-        changed = total is not None and "" != known != tag != ""
+        # Another version, with its length: what had arrived is of no use, however long it is.
+        changed = total is not None and bool(known and tag) and tag != known
         if have and not start and not changed:
             return _receive_aside(response, url, file, part, tag, total, on_progress)
         if not start:
