@@ -55,7 +55,7 @@ def main() -> None:
             tree = recipe.tree(stream, seed=args.seed, store=Store(args.out), reporter=reporter)
             results = tree.run(recipe.methods)
         for name, result in results.items():
-            matrix = result.accuracy_matrix
+            matrix, distance = result.accuracy_matrix, float(result.old_prototype_distance[-1])
             entry = {
                 "recipe": recipe.name,
                 "tasks": len(stream),
@@ -66,7 +66,7 @@ def main() -> None:
                 "task_mean": round(100 * float(result.average_accuracy[-1]), 2),
                 "later_tasks": round(100 * float(np.nanmean(matrix[-1, 1:])), 2),
                 "first_task": round(100 * float(matrix[-1, 0]), 2),
-                "old_prototype_distance": round(float(result.old_prototype_distance[-1]), 4),
+                "old_prototype_distance": round(distance, 4) if np.isfinite(distance) else None,
             }
             log = [old for old in log if {**old, **_name(entry)} != old] + [entry]
             print(json.dumps(entry), flush=True)

@@ -62,9 +62,12 @@ def test_every_printed_accuracy_is_the_measured_one(digits):
     assert printed == {name: f"{100 * final(entries):.1f}" for name, entries in digits.items()}
 
 
-def rows_of(name):
-    """The first table of a page in results/: method -> cells."""
-    lines = [line for line in (RESULTS / f"{name}.md").read_text().splitlines() if line.startswith("|")]
+def rows_of(name, heading=""):
+    """The table of a page in results/, or the one below a heading: method -> cells."""
+    text = (RESULTS / f"{name}.md").read_text()
+    if heading:
+        text = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     return {method.replace("\\", ""): values for method, *values in cells}
 
@@ -84,11 +87,20 @@ def birds():
     return {entry["method"]: entry for entry in document["results"]}
 
 
-@pytest.mark.parametrize("page", ["cifar100_eleven", "cifar100_ten", "cub200_six"])
-def test_a_page_is_what_was_measured(page):
-    table = rows_of(page)
+@pytest.mark.parametrize(
+    ("page", "heading", "data"),
+    [
+        ("cifar100_eleven", "", "cifar100_eleven"),
+        ("cifar100_ten", "", "cifar100_ten"),
+        ("cub200_six", "", "cub200_six"),
+        ("cub200_losses", "Multi-similarity", "cub200_multi_similarity"),
+        ("cub200_losses", "Angular", "cub200_angular"),
+    ],
+)
+def test_a_page_is_what_was_measured(page, heading, data):
+    table = rows_of(page, heading)
     measured: dict[str, list] = {}
-    for entry in json.loads((RESULTS / f"{page}.json").read_text())["results"]:
+    for entry in json.loads((RESULTS / f"{data}.json").read_text())["results"]:
         measured.setdefault(entry["method"], []).append(entry)
     assert set(table) == set(measured)
     for name, (overall, _, average, first, later, forgetting, distance) in table.items():
@@ -184,6 +196,45 @@ def test_what_the_cub_page_claims(birds):
     assert birds["E-EWC"]["average_accuracy"][-1] > birds["E-FT"]["average_accuracy"][-1]
     best = max(entry["average_accuracy"][-1] for name, entry in birds.items() if "oracle" not in name)
     assert round(1000 * birds["E-LwF+SDC"]["average_accuracy"][-1]) == round(1000 * best)
+
+
+def test_what_the_page_of_losses_claims(birds):
+    page = (RESULTS / "cub200_losses.md").read_text()
+    every = {"triplet": {name: entry["average_accuracy"] for name, entry in birds.items()}}
+    for loss in ("multi_similarity", "angular"):
+        found = json.loads((RESULTS / f"cub200_{loss}.json").read_text())["results"]
+        every[loss] = {entry["method"]: entry["average_accuracy"] for entry in found}
+    for loss, rows in every.items():
+        for name in ("E-FT", "E-FT+SDC", "E-EWC", "E-EWC+SDC"):
+            values = " | ".join(f"{100 * value:.1f}" for value in rows[name])
+            assert f"| {name}, {loss.replace('_', '-')} | {values} |" in page
+            if name.endswith("SDC"):  # after every task
+                assert (np.array(rows[name][1:]) > np.array(rows[name[:-4]][1:])).all()
+
+    def gain(loss, name, task):
+        return f"{100 * (every[loss][name][task] - every['triplet'][name][task]):+.1f}"
+
+    def gains(loss):
+        moved = [100 * (every[loss][f"{name}+SDC"][-1] - every[loss][name][-1]) for name in ("E-FT", "E-EWC")]
+        return "{:+.1f} and {:+.1f}".format(*moved)
+
+    assert f"{gain('multi_similarity', 'E-FT', 0)} points over triplets in task 1" in page
+    assert f"{gain('multi_similarity', 'E-FT', -1)} for E-FT after task 6" in page
+    assert f"{gain('multi_similarity', 'E-FT+SDC', -1)} for E-FT+SDC" in page
+    assert f"by {gain('angular', 'E-FT', 0)[1:]} points" in page
+    assert f"E-FT is {gain('angular', 'E-FT', -1)[1:]} points above" in page
+    assert f"E-FT+SDC {gain('angular', 'E-FT+SDC', -1)[1:]} below" in page
+    assert f"{gains('multi_similarity')} points with multi-similarity" in page
+    assert f"{gains('angular')} with angular" in page
+
+
+def test_joint_training_is_above_all_rows_of_eleven_tasks(eleven):
+    entry = json.loads((RESULTS / "cifar100_joint.json").read_text())["results"][0]
+    joint = 100 * entry["overall_accuracy"][-1]
+    best = max(100 * np.mean([e["overall_accuracy"][-1] for e in by.values()]) for by in eleven.values())
+    page = (RESULTS / "cifar100_eleven.md").read_text()
+    assert f"**{joint:.1f}** over all classes" in page
+    assert f"The best row above is {joint - best:.1f} points below" in page
 
 
 def loaded(name):
