@@ -221,6 +221,37 @@ def test_the_counts_of_imagenet_subset_go_with_its_number_of_classes(tmp_path):
         require_counts(subset, tmp_path, train, test)
 
 
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        (["a"] * 1300 + ["b"], r"smallest training class 1 \(published: 732\)"),
+        (["a"] * 1301 + ["b"] * 732, r"largest training class 1,301 \(published: 1,300\)"),
+        (["a"] * 1300, r"training classes 1 \(published: 2\), smallest training class 0 \(published: 732\)"),
+        ([], r"training classes 0 \(published: 2\), smallest training class 0 \(published: 732\)"),
+    ],
+)
+def test_a_class_of_imagenet_subset_has_732_to_1300_training_images(tmp_path, train, said):
+    with pytest.raises(InputError, match=said):
+        require_counts(DATASETS["imagenet-subset"], tmp_path, train, ["a"] * 50 + ["b"] * 50, classes=2)
+
+
+def test_a_class_without_test_images_is_noticed_where_the_sum_is_right(tmp_path):
+    train = ["a"] * 1300 + ["b"] * 732
+    with pytest.raises(InputError, match=r"test classes 1 \(published: 2\)"):
+        require_counts(DATASETS["imagenet-subset"], tmp_path, train, ["a"] * 100, classes=2)
+
+
+def test_a_check_of_imagenet_subset_sees_an_empty_class_folder(tmp_path):
+    folder = layouts.imagenet(tmp_path)
+    shutil.rmtree(folder / "train" / "n00000003")
+    (folder / "train" / "n00000003").mkdir()
+    found = check_dataset("imagenet-subset", tmp_path)
+    assert ("classes", 5, 100) in found.counts
+    assert ("training classes", 4, 100) in found.counts
+    assert ("smallest training class", 0, 732) in found.counts
+    assert ("largest training class", 3, None) in found.counts
+
+
 def test_tiny_imagenet_reads_the_annotations_of_its_validation_images(tmp_path):
     folder = layouts.tiny_imagenet(tmp_path)
     dataset = load("tiny-imagenet", tmp_path)
@@ -412,6 +443,8 @@ def test_missing_extra_and_other_files_are_found_by_a_check(tmp_path):
         ("test images", 3, 5_794),
         ("images in all", 11, 11_788),
         ("classes", 3, 200),
+        ("training classes", 3, 200),
+        ("test classes", 3, 200),
     )
     assert found.missing == ("images/002.Bird_y/Bird_1.jpg",)
     assert found.extra == ("images/002.Bird_y/new.jpg",)

@@ -84,6 +84,8 @@ class NamedDataset(ABC):
         title: what the publisher calls it.
         classes, train, test: how many there are, as published; `train` is None if it depends on the classes chosen.
         balanced: whether every class has the same number of images.
+        per_class: training images and test images of each class, in the order of sorted labels; None if not known.
+        train_range: training images of the smallest and of the largest class there is, where `train` is None.
         folders: where it lies below a data directory, in the publisher's ordinary layout; the first is where it is put.
         needs: what that folder must hold; a name that ends with "/" is a folder.
         size: side of its images, or what photos are resized to if nothing else is asked for.
@@ -99,6 +101,8 @@ class NamedDataset(ABC):
     train: int | None
     test: int
     balanced: bool = False
+    per_class: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    train_range: tuple[int, int] | None = None
     folders: tuple[str, ...]
     needs: tuple[str, ...]
     size: int

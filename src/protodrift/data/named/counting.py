@@ -38,7 +38,17 @@ def counts(
         ("test images", len(test), expected_test),
         ("images in all", len(train) + len(test), both),
         ("classes", len(set(train) | set(test)), expected),
+        # Of each part by itself: a class without training images is still one of the classes in all.
+        ("training classes", len(set(train)), expected),
+        ("test classes", len(set(test)), expected),
     ]
+    if dataset.train_range is not None:
+        smallest, largest = dataset.train_range
+        counted = Counter(train)
+        sizes = [counted[label] for label in {*train, *test}] or [0]
+        # Any number in the range is right, so only one outside of it has a published number to differ from.
+        rows.append(("smallest training class", min(sizes), smallest if min(sizes) < smallest else None))
+        rows.append(("largest training class", max(sizes), largest if max(sizes) > largest else None))
     if dataset.balanced and expected_train is not None:
         # The class that is furthest from the published share tells that labels are wrong where the sums are right.
         for what, labels, total in (("training", train, expected_train), ("test", test, expected_test)):

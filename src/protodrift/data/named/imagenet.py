@@ -74,6 +74,7 @@ IMAGENET_SUBSET = ImageNetSubset(
     classes=SUBSET,
     train=None,
     test=50 * SUBSET,
+    train_range=(732, 1_300),
     folders=("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC"),
     needs=("train/", "val/"),
     size=256,
