@@ -387,6 +387,25 @@ def test_mnist_in_the_place_of_fashion_mnist_is_noticed(tmp_path):
     assert ("training images a class", 6009, 6000) in rows
 
 
+def test_fashion_mnist_in_the_place_of_mnist_is_noticed(tmp_path):
+    mnist = DATASETS["mnist"]
+    train, test = ([label for label, n in enumerate(part) for _ in range(n)] for part in mnist.per_class)
+    require_counts(mnist, tmp_path, train, test)
+    clothes = [i % 10 for i in range(60_000)], [i % 10 for i in range(10_000)]
+    with pytest.raises(
+        InputError, match=r"training images of 1 6,000 \(published: 6,742\), test images of 1 1,000 \(published: 1,135"
+    ):
+        require_counts(mnist, tmp_path, *clothes)
+    two = counts(mnist, [0, 1], [0, 1])  # no class to compare with: the number of classes tells
+    assert [row[0] for row in two if "images of" in row[0]] == []
+
+
+@pytest.mark.parametrize("dataset", [d for d in DATASETS.values() if d.per_class], ids=lambda d: d.name)
+def test_the_published_counts_of_each_class_sum_to_the_published_totals(dataset):
+    assert [sum(part) for part in dataset.per_class] == [dataset.train, dataset.test]
+    assert [len(part) for part in dataset.per_class] == [dataset.classes] * 2
+
+
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import InputError
-from ...labels import Label
+from ...labels import Label, sorted_labels
 from .base import NamedDataset
 
 
@@ -55,4 +55,12 @@ def counts(
             share = total // expected
             furthest = max(Counter(labels).values(), key=lambda n: abs(n - share), default=0)
             rows.append((f"{what} images a class", furthest, share))
+    if dataset.per_class is not None:
+        known = sorted_labels({*train, *test})
+        for what, labels, published in zip(("training", "test"), (train, test), dataset.per_class, strict=True):
+            if len(known) != len(published):
+                continue  # the row of the classes says so
+            counted = Counter(labels)
+            label, expected_of = max(zip(known, published, strict=True), key=lambda row: abs(counted[row[0]] - row[1]))
+            rows.append((f"{what} images of {label}", counted[label], expected_of))
     return rows

@@ -84,6 +84,10 @@ MNIST = Idx(
     classes=10,
     train=60_000,
     test=10_000,
+    per_class=(  # as counted in the published files; Fashion-MNIST's have the same names, but 6,000 and 1,000 of each
+        (5_923, 6_742, 5_958, 6_131, 5_842, 5_421, 5_918, 6_265, 5_851, 5_949),
+        (980, 1_135, 1_032, 1_010, 982, 892, 958, 1_028, 974, 1_009),
+    ),
     folders=("MNIST/raw", "mnist"),
     needs=_FILES,
     size=28,
