@@ -136,7 +136,7 @@ def test_cub200(tmp_path):
         ("train_test_split.txt", "".join(f"{i} 2\n" for i in range(1, 13)), "not 0 or 1"),
         ("image_class_labels.txt", "".join(f"{i} 9\n" for i in range(1, 13)), "class 9, which classes.txt"),
         ("images.txt", "".join(f"{i} ../../etc/{i}.jpg\n" for i in range(1, 13)), "not below it"),
-        ("images.txt", "".join(f"{i} /etc/{i}.jpg\n" for i in range(1, 13)), "lacks 12 images"),
+        ("images.txt", "".join(f"{i} /etc/{i}.jpg\n" for i in range(1, 13)), "in the folder 'etc', but"),
         ("images.txt", "".join(f"{i} 001.Bird_z/Bird_0.jpg\n" for i in range(1, 13)), "twice"),
         ("classes.txt", "1 001.Bird\n2 001.bird\n3 x\n", "differ only in case"),
     ],
@@ -145,6 +145,21 @@ def test_lists_of_cub200_that_are_damaged_are_named(tmp_path, file, content, sai
     folder = layouts.cub(tmp_path)
     (folder / file).write_text(content)
     with pytest.raises(InputError, match=said):
+        load("cub200", tmp_path)
+
+
+def test_a_label_of_cub200_that_is_not_its_folder_is_named(tmp_path):
+    folder = layouts.cub(tmp_path)
+    file = folder / "image_class_labels.txt"
+    file.write_text(file.read_text().replace("\n2 1\n", "\n2 2\n").replace("\n5 2\n", "\n5 1\n"))  # the sums are right
+    with pytest.raises(InputError, match=r"images/001.Bird_z/Bird_1.jpg is in .*'001.Bird_z', .*class '002.Bird_y'"):
+        load("cub200", tmp_path)
+
+
+def test_folders_of_cub200_that_differ_only_in_case_are_an_error(tmp_path):
+    folder = layouts.cub(tmp_path)
+    shutil.copytree(folder / "images" / "002.Bird_y", folder / "images" / "002.bird_y")
+    with pytest.raises(InputError, match=r"'images/002..ird_y' and 'images/002..ird_y', which differ only in case"):
         load("cub200", tmp_path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ...errors import InputError
 from ...labels import Label
@@ -31,7 +31,16 @@ class Cub200(PhotoDataset):
             if part not in parts:
                 raise InputError(f"{folder}/train_test_split.txt: image {image} has {part!r}, not 0 or 1.")
             parts[part].append((f"images/{path}", names[label]))
-        return compared(folder, parts["1"], parts["0"], ["images"])
+        photos = compared(folder, parts["1"], parts["0"], ["images"])
+        for name, of in (*photos.train, *photos.test):
+            # The folder says the class a second time: labels that were moved by a line are seen by nothing else.
+            inside = PurePosixPath(name).parent.relative_to("images").as_posix()
+            if inside != of:
+                raise InputError(
+                    f"{folder}: {name} is in the folder {inside!r}, but image_class_labels.txt and classes.txt give it "
+                    f"the class {of!r}. A list is damaged: get CUB-200-2011 again from its publisher."
+                )
+        return photos
 
 
 CUB200 = Cub200(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -65,18 +66,20 @@ def compared(
     """Compare lists of images with what is in the folders that should hold them.
 
     Raises:
-        InputError: if a list names a file outside of the folder, or one twice, or two classes differ only in case.
+        InputError: if a list names a file outside of the folder, or one twice, or two classes or folders differ only
+            in case.
     """
     listed = [name for name, _ in (*train, *test)]
     for name in listed:
         # A name from a file is never trusted as a path.
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name or "\0" in name:
             raise InputError(f"{folder}: a list names {name!r}, which is not below it. The list is damaged.")
-    if len(set(listed)) != len(listed):
-        twice = next(name for name in listed if listed.count(name) > 1)
+    twice, times = max(Counter(listed).items(), key=lambda row: row[1], default=("", 0))
+    if times > 1:
         raise InputError(f"{folder}: the lists name {twice} twice. They are damaged.")
     check_case({str(label) for _, label in (*train, *test)}, folder)
     found, ignored = below(folder, image_folders)
+    check_case({PurePosixPath(name).parent.as_posix() for name in (*listed, *found)}, folder)
     present, known = set(found), set(listed)
     return Photos(
         tuple(train),
