@@ -75,6 +75,14 @@ def test_a_folder_with_a_part_of_it_is_told_what_it_lacks(tmp_path):
         load("cub200", tmp_path)
 
 
+def test_a_home_directory_of_nobody_is_said(monkeypatch):
+    with pytest.raises(InputError, match=r"--data .* is '~nosuchuser/x', but the system knows no home directory"):
+        find_dataset("cifar100", "~nosuchuser/x")
+    monkeypatch.setenv("PROTODRIFT_DATA", "~nosuchuser/x")
+    with pytest.raises(InputError, match="PROTODRIFT_DATA is '~nosuchuser/x'"):
+        find_dataset("cifar100")
+
+
 def test_unknown_names_get_a_guess(tmp_path):
     with pytest.raises(InputError, match="Did you mean 'cifar100'"):
         load_dataset("cifar10", tmp_path)
@@ -101,6 +109,10 @@ def test_cifar100(tmp_path, write):
     [
         ("meta", {b"fine_label_names": [b"apple", b"apple", b"bee"]}, "twice"),
         ("meta", {b"label_names": []}, "no 'fine_label_names'"),
+        ("meta", {b"\xff": []}, "no 'fine_label_names'"),
+        ("meta", {b"fine_label_names": 3}, "not a list of names"),
+        ("meta", {b"fine_label_names": [b"apple", 3]}, "not a list of names"),
+        ("meta", {b"fine_label_names": [b"apple", b"\xff"]}, r"class name b'.xff' is not UTF-8"),
         ("train", {b"data": np.zeros((3, 3072), np.int32), b"fine_labels": [0, 1, 2]}, "not uint8"),
         ("train", {b"data": np.zeros((3, 3071), np.uint8), b"fine_labels": [0, 1, 2]}, "not uint8"),
         ("test", {b"data": np.zeros((3, 3072), np.uint8), b"fine_labels": [0, 1]}, "not as many fine_labels"),
@@ -180,6 +192,54 @@ def test_flowers102_that_is_damaged_is_named(tmp_path):
     shutil.copy(folder / "imagelabels.mat", folder / "setid.mat")
     with pytest.raises(InputError, match=r"setid.mat has no variable 'trnid'"):
         load("flowers102", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("imagelabels.mat", {"labels": np.array(["a", "b"], object)}, "'labels' must be whole numbers, but .* object"),
+        ("imagelabels.mat", {"labels": "abc"}, "'labels' must be whole numbers"),
+        ("imagelabels.mat", {"labels": np.array([[1.0, np.nan]])}, "'labels' must be whole numbers, but .* nan"),
+        ("imagelabels.mat", {"labels": np.array([[1.0, 2.5]])}, "'labels' must be whole numbers, but .* 2.5"),
+        ("imagelabels.mat", {"labels": np.ones((2, 4))}, r"'labels' must be whole numbers, but .* shape \(2, 4\)"),
+        ("setid.mat", {"trnid": "abc"}, "'trnid' must be whole numbers"),
+    ],
+)
+def test_numbers_of_flowers102_that_are_none_are_named(tmp_path, file, content, said):
+    from scipy.io import savemat
+
+    folder = layouts.flowers(tmp_path)
+    savemat(folder / file, content)
+    with pytest.raises(InputError, match=f"{file} is damaged: {said}"):
+        load("flowers102", tmp_path)
+
+
+def test_whole_numbers_in_floating_point_are_read(tmp_path):
+    from scipy.io import savemat
+
+    folder = layouts.flowers(tmp_path)
+    savemat(folder / "imagelabels.mat", {"labels": np.array([[1.0, 2, 1, 2, 1, 1, 2, 2]])})
+    assert load("flowers102", tmp_path, size=8).train.labels == (1, 2, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        (np.zeros((0,)), "00001.jpg has 0 classes, not one"),
+        (np.array([1, 2]), "00001.jpg has 2 classes, not one"),
+        ("abc", "'class' must be whole numbers"),
+        (np.nan, "'class' must be whole numbers"),
+    ],
+)
+def test_classes_of_cars196_that_are_none_are_named(tmp_path, label, said):
+    from scipy.io import savemat
+
+    folder = layouts.cars(tmp_path)
+    table = np.empty((1, 2), [("class", object), ("fname", object)])
+    table[0, :] = [(label, "00001.jpg"), (np.uint8(1), "00002.jpg")]
+    savemat(folder / "devkit" / "cars_train_annos.mat", {"annotations": table})
+    with pytest.raises(InputError, match=f"cars_train_annos.mat is damaged: {said}"):
+        load("cars196", tmp_path)
 
 
 @pytest.mark.parametrize("test_in_devkit", [False, True])

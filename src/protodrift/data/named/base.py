@@ -167,9 +167,18 @@ def cache_home() -> Path:
 def data_directories(data: str | Path | None) -> list[Path]:
     """Return the directories to look in: `data` alone if it is given, else $PROTODRIFT_DATA, then the user's cache."""
     if data is not None:
-        return [Path(data).expanduser()]
+        return [_expanded(data, "--data (data=...)")]
     named = os.environ.get("PROTODRIFT_DATA")
-    return [*([Path(named).expanduser()] if named else []), cache_home() / "data"]
+    return [*([_expanded(named, "PROTODRIFT_DATA")] if named else []), cache_home() / "data"]
+
+
+def _expanded(path: str | Path, source: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # pathlib's, for a user that the system does not know
+        raise InputError(
+            f"{source} is {str(path)!r}, but the system knows no home directory of that user. Write the path in full."
+        ) from None
 
 
 def locate(dataset: NamedDataset, data: str | Path | None) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 from ...errors import InputError
 from ...labels import Label
 from .base import PhotoDataset, Photos
-from .listing import compared, read_mat
+from .listing import compared, read_mat, whole_numbers
 
 _TEST = "cars_test_annos_withlabels.mat"  # beside devkit/, or in it
 
@@ -44,7 +44,10 @@ def _annotations(path: Path, folder: str, names: list[str]) -> list[tuple[str, L
         raise InputError(f"{path} has no 'class' and 'fname': are these the test annotations without labels?")
     result: list[tuple[str, Label]] = []
     for row in rows:
-        number = int(row["class"])
+        numbers = whole_numbers(row["class"], path, "class")
+        if len(numbers) != 1:
+            raise InputError(f"{path} is damaged: {row['fname']} has {len(numbers)} classes, not one. Get it again.")
+        number = numbers[0]
         if not 1 <= number <= len(names):
             raise InputError(f"{path} is damaged: class {number}, but cars_meta.mat names {len(names)}.")
         result.append((f"{folder}/{row['fname']}", f"{number:03d}.{names[number - 1]}"))

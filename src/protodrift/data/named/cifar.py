@@ -30,14 +30,20 @@ def _field(path: Path, key: str) -> Any:
     content = read_pickle(path)
     if not isinstance(content, dict):
         raise InputError(f"{path} holds a {type(content).__name__}, not CIFAR-100's dictionary.")
-    plain = {k.decode() if isinstance(k, bytes) else k: value for k, value in content.items()}
+    plain = {k.decode(errors="replace") if isinstance(k, bytes) else k: value for k, value in content.items()}
     if key not in plain:
         raise InputError(f"{path} has no {key!r} (it has {sorted(map(str, plain))[:6]}): is this CIFAR-100?")
     return plain if key == "data" else plain[key]
 
 
 def _names(path: Path) -> list[str]:
-    names = [name.decode() if isinstance(name, bytes) else str(name) for name in _field(path, "fine_label_names")]
+    listed = _field(path, "fine_label_names")
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(name, (bytes, str)) for name in listed):
+        raise InputError(f"{path} is damaged: its fine_label_names are not a list of names. Get it again.")
+    try:
+        names = [name.decode() if isinstance(name, bytes) else name for name in listed]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is damaged: the class name {error.object!r} is not UTF-8. Get it again.") from None
     if len(set(names)) != len(names):
         raise InputError(f"{path} names a class twice.")
     return names

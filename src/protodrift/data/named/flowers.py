@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from ...errors import InputError
 from ...labels import Label
 from .base import PhotoDataset, Photos, RemoteFile
-from .listing import compared, read_mat
+from .listing import compared, read_mat, whole_numbers
 
 _AT = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/"
 
@@ -22,11 +20,9 @@ class Flowers102(PhotoDataset):
 
     def scan(self, folder: Path, *, classes: int | None = None, seed: int | None = None) -> Photos:
         """Join `setid.mat` and `imagelabels.mat`."""
-        labels = np.atleast_1d(read_mat(folder / "imagelabels.mat", "labels")).astype(int).tolist()
-        ids = {
-            part: np.atleast_1d(read_mat(folder / "setid.mat", part)).astype(int).tolist()
-            for part in ("trnid", "valid", "tstid")
-        }
+        labelled, split = folder / "imagelabels.mat", folder / "setid.mat"
+        labels = whole_numbers(read_mat(labelled, "labels"), labelled, "labels")
+        ids = {part: whole_numbers(read_mat(split, part), split, part) for part in ("trnid", "valid", "tstid")}
         odd = [i for part in ids.values() for i in part if not 1 <= i <= len(labels)]
         if odd:
             raise InputError(f"{folder}: setid.mat names image {odd[0]}, imagelabels.mat labels {len(labels)} images.")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
+
 from ...errors import InputError
 from ...labels import Label
 from ..folder import check_case, image_files
@@ -55,6 +57,21 @@ def read_mat(path: Path, key: str) -> Any:
         raise InputError(f"{path} has no variable {key!r}: is it the right file?") from None
     except Exception as error:  # a damaged file makes the reader raise nearly anything
         raise InputError(f"{path} is damaged: it cannot be read as a MATLAB file ({error}). Get it again.") from None
+
+
+def whole_numbers(values: Any, path: Path, what: str) -> list[int]:
+    """Return a row of numbers of a MATLAB file, or one number, as a list.
+
+    Raises:
+        InputError: if it holds anything but whole numbers, be they stored as integers or as floating point.
+    """
+    numbers = np.atleast_1d(values)
+    plain = numbers.ndim == 1 and numbers.dtype.kind in "uif"
+    odd = numbers if not plain else numbers[~np.isfinite(numbers) | (numbers != np.floor(numbers))]
+    if not plain or odd.size:
+        got = f"{odd[0]}" if plain else f"{numbers.dtype.name} of shape {numbers.shape}"
+        raise InputError(f"{path} is damaged: {what!r} must be whole numbers, but is or has {got}. Get it again.")
+    return [int(number) for number in numbers.tolist()]
 
 
 def compared(
