@@ -338,6 +338,23 @@ def test_tiny_imagenet_reads_the_annotations_of_its_validation_images(tmp_path):
         load("tiny-imagenet", tmp_path)
 
 
+def test_tiny_imagenet_compares_its_annotations_with_its_folder(tmp_path):
+    folder = layouts.tiny_imagenet(tmp_path)
+    file = folder / "val" / "val_annotations.txt"
+    whole = file.read_text()
+    layouts.photo(folder / "val" / "images" / "new.JPEG")
+    (folder / "val" / "images" / "val_1.JPEG").unlink()
+    found = check_dataset("tiny-imagenet", tmp_path)
+    assert (found.missing, found.extra) == (("val/images/val_1.JPEG",), ("val/images/new.JPEG",))
+    assert "train/n00000000/n00000000_boxes.txt" in found.ignored
+    file.write_text(whole + whole.splitlines(keepends=True)[0])
+    with pytest.raises(InputError, match=r"the lists name val/images/val_0.JPEG twice"):
+        load("tiny-imagenet", tmp_path)
+    file.write_text(whole.replace("\tn0", "\tN0"))
+    with pytest.raises(InputError, match="differ only in case"):
+        load("tiny-imagenet", tmp_path)
+
+
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 @pytest.mark.parametrize("compressed", [True, False])
 def test_mnist_files_are_read_compressed_or_not(tmp_path, name, compressed):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ...errors import InputError
 from ...labels import Label
-from ..folder import FolderScan, scan_folder
+from ..folder import FolderScan, check_case, scan_folder
 from .base import PhotoDataset, Photos, RemoteFile, chosen_classes
-from .listing import below, read_lines
+from .listing import compared, read_lines
 
 SUBSET = 100  # Sec. 5: "100 randomly chosen classes from ImageNet"; which ones is not printed
 
@@ -53,14 +54,13 @@ class TinyImageNet(PhotoDataset):
         for name, _ in test:
             if name.count("/") != 2 or name.endswith(".."):
                 raise InputError(f"{folder}/val/val_annotations.txt names {name!r}, which is not a file of val/images.")
-        found, ignored = below(folder, ["val/images"])
-        present, known = set(found), {name for name, _ in test}
-        return Photos(
-            tuple(_named(train, folder)),
-            tuple(test),
-            missing=tuple(name for name, _ in test if name not in present),
-            extra=tuple(name for name in found if name not in known),
-            ignored=(*(path.relative_to(folder).as_posix() for path in train.ignored), *ignored),
+        check_case({*train.classes, *(str(wnid) for _, wnid in test)}, folder)
+        # Only the test images have a list to compare; the training folders were just listed themselves.
+        photos = compared(folder, [], test, ["val/images"])
+        return replace(
+            photos,
+            train=tuple(_named(train, folder)),
+            ignored=(*(path.relative_to(folder).as_posix() for path in train.ignored), *photos.ignored),
         )
 
 
