@@ -59,7 +59,7 @@ def _part(path: Path, names: list[str]) -> tuple[np.ndarray, tuple[Label, ...]]:
         raise InputError(f"{path} is damaged: {len(data)} images, but not as many fine_labels.")
     if not all(isinstance(label, int) and 0 <= label < len(names) for label in labels):
         raise InputError(f"{path} is damaged: a fine label is not in 0..{len(names) - 1}.")
-    return data.reshape(-1, 3, 32, 32), tuple(names[label] for label in labels)
+    return np.asarray(data).reshape(-1, 3, 32, 32), tuple(names[label] for label in labels)
 
 
 CIFAR100 = Cifar100(
