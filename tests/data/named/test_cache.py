@@ -108,7 +108,9 @@ def test_a_change_of_the_lists_is_noticed(load, birds):
     dataset, decoded = load()
     assert decoded
     assert len(dataset.train) == 8
-    (birds / "classes.txt").write_text("1 001.Owl\n2 002.Bird_y\n3 003.Bird_x\n")
+    (birds / "images" / "001.Bird_z").rename(birds / "images" / "001.Owl")  # a label is the name of its folder
+    for name in ("classes.txt", "images.txt"):
+        (birds / name).write_text((birds / name).read_text().replace("001.Bird_z", "001.Owl"))
     assert load()[0].classes[0] == "001.Owl"
 
 

@@ -171,7 +171,7 @@ def test_a_label_of_cub200_that_is_not_its_folder_is_named(tmp_path):
 def test_folders_of_cub200_that_differ_only_in_case_are_an_error(tmp_path):
     folder = layouts.cub(tmp_path)
     shutil.copytree(folder / "images" / "002.Bird_y", folder / "images" / "002.bird_y")
-    with pytest.raises(InputError, match=r"'images/002..ird_y' and 'images/002..ird_y', which differ only in case"):
+    with pytest.raises(InputError, match=r"'images/002.Bird_y' and 'images/002.bird_y', which differ only in case"):
         load("cub200", tmp_path)
 
 

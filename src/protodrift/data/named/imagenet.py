@@ -54,7 +54,7 @@ class TinyImageNet(PhotoDataset):
         for name, _ in test:
             if name.count("/") != 2 or name.endswith(".."):
                 raise InputError(f"{folder}/val/val_annotations.txt names {name!r}, which is not a file of val/images.")
-        check_case({*train.classes, *(str(wnid) for _, wnid in test)}, folder)
+        check_case(sorted({*train.classes, *(str(wnid) for _, wnid in test)}), folder)
         # Only the test images have a list to compare; the training folders were just listed themselves.
         photos = compared(folder, [], test, ["val/images"])
         return replace(

@@ -96,7 +96,7 @@ def compared(
         raise InputError(f"{folder}: the lists name {twice} twice. They are damaged.")
     check_case({str(label) for _, label in (*train, *test)}, folder)
     found, ignored = below(folder, image_folders)
-    check_case({PurePosixPath(name).parent.as_posix() for name in (*listed, *found)}, folder)
+    check_case(sorted({PurePosixPath(name).parent.as_posix() for name in (*listed, *found)}), folder)
     present, known = set(found), set(listed)
     return Photos(
         tuple(train),
