@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import tarfile
 from dataclasses import replace
 
@@ -83,9 +84,30 @@ def test_prepare_lists_the_damaged_images_it_leaves_out(small_cub, capsys):
     assert f"{bad} cannot be read as an image" in capsys.readouterr().err
     assert main([*args, "--skip-bad-images"]) == 0
     said = capsys.readouterr()
-    assert "1 damaged or missing images were left out" in said.err
+    assert "1 damaged or missing image was left out" in said.err
     assert str(bad) in said.err
     assert "8 training images" in said.out
+
+
+def test_prepare_decodes_what_is_there_of_a_folder_that_differs(small_cub, capsys):
+    birds = small_cub / "images" / "002.Bird_y"
+    args = ["data", "prepare", "cub200", "--data", str(small_cub), "--size", "8"]
+    shutil.copy(birds / "Bird_1.jpg", birds / "Bird_99.jpg")  # images that no list names are not loaded
+    assert main(args) == 0
+    assert "decoded: Dataset('cub200': 9 training images" in capsys.readouterr().out
+    (birds / "Bird_1.jpg").unlink()
+    (birds / "Bird_1.jpg").symlink_to("nowhere.jpg")  # as in a farm of links whose images were not fetched
+    assert main(args) == 1
+    assert "1 missing files" in capsys.readouterr().out
+    assert main([*args, "--skip-bad-images"]) == 0
+    assert "decoded: Dataset('cub200': 8 training images" in capsys.readouterr().out
+
+
+def test_nothing_left_to_train_on_is_an_error(small_cub, capsys):
+    for file in (small_cub / "images").glob("*/*.jpg"):
+        layouts.cut_short(file)
+    assert main(["data", "prepare", "cub200", "--data", str(small_cub), "--size", "8", "--skip-bad-images"]) == 1
+    assert "holds no training image that can be read" in capsys.readouterr().err
 
 
 def test_prepare_unpacks_an_archive_that_was_put_there(tmp_path, monkeypatch, capsys):

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+from PIL import Image
 
 SMALL = ("--methods", "E-FT,E-FT+SDC", "--tasks", "2", "--set", "training.epoch=released")
 
@@ -89,6 +91,21 @@ def test_more_tasks_than_classes(fails):
 
 def test_data_for_a_recipe_that_brings_its_own(fails):
     assert "drop --data" in fails("run", "digits", "--data", "photos")
+
+
+def test_the_folder_recipe_leaves_out_damaged_images_if_asked_to(command, fails, tmp_path):
+    pixels = np.random.RandomState(0)
+    for name in "ab":
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(6):
+            Image.fromarray(pixels.randint(0, 256, (40, 40, 3), np.uint8)).save(tmp_path / "photos" / name / f"{i}.png")
+    (tmp_path / "photos" / "a" / "3.png").write_bytes(b"no image")
+    args = ["run", "folder", "--data", "photos", "--tasks", "1", "--methods", "E-Pre", "--out", "run"]
+    assert "3.png cannot be read as an image" in (told := fails(*args))
+    assert "--skip-bad-images" in told
+    done = command(*args, "--skip-bad-images")
+    assert done.returncode == 0
+    assert done.stderr.startswith("protodrift: warning: photos: 1 damaged or missing image was left out:\n")
 
 
 def test_the_folder_recipe_asks_for_its_folder(fails, tmp_path):

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from protodrift.data import load_folder, read_image, scan_folder
 from protodrift.data.photos import find_images
 from protodrift.decoding import to_rgb
-from protodrift.errors import InputError
+from protodrift.errors import InputError, SkippedImagesWarning
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -243,6 +244,20 @@ def test_class_folders_that_differ_only_in_case_are_an_error(birds):
 
 def test_some_classes_can_be_scanned_alone(birds):
     assert scan_folder(birds, classes=["owl"]).classes == ("owl",)
+
+
+def test_broken_files_are_left_out_if_asked_to(birds):
+    broken = birds / "owl" / "0.png"
+    whole = load_folder(birds, 8)
+    broken.write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"0.png cannot be read.*--skip-bad-images"):
+        load_folder(birds, 8)
+    with pytest.warns(SkippedImagesWarning, match=r"1 damaged or missing image was left out:\n.*0.png"):
+        rest = load_folder(birds, 8, skip_bad_images=True)
+    assert len(rest.train) == len(whole.train) - 1
+    assert len(rest.skipped) == 1
+    kept = [row for row, label in enumerate(whole.train.labels) if row != whole.train.labels.index("owl")]
+    assert torch.equal(rest.train.images, whole.train.images[kept])
 
 
 def test_a_folder_that_may_not_be_read_is_named():

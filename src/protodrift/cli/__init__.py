@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 
 from .. import __version__
 from ..distributed import launched
@@ -88,6 +90,24 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Say warnings of ours as all else is said, without the line of code that gave them."""
+    usual = warnings.formatwarning
+
+    def said(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        ours = category.__module__.partition(".")[0] == __name__.partition(".")[0]
+        return f"protodrift: warning: {message}\n" if ours else usual(message, category, filename, lineno, line)
+
+    warnings.formatwarning = said
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 Ctrl-C.
 
@@ -105,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Of a reader who has seen enough, as in `protodrift inspect birds | head`, nothing is said.
     status = UNREAD if getattr(args, "together", False) else 0
     try:
-        with between_imports():
+        with between_imports(), _plain_warnings():
             status = (together if launched() else _here)(args)
         sys.stdout.flush()  # here, where a reader that has gone is no error, and not when Python ends
         return status

@@ -96,7 +96,7 @@ def get(args: argparse.Namespace) -> int:
         prepare_dataset(args.name, args.data, on_progress=on_progress)
         found = check_dataset(args.name, args.data, on_progress=on_progress)
     status = _say(args.name, found)
-    if status or args.size is None:
+    if args.size is None or (status and not (args.skip_bad_images or found.only_extra)):
         return status
     from ..data.named import load_dataset
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from PIL import Image
 
 from ..decoding import read_image as read_image
 from ..decoding import to_rgb as to_rgb
-from ..errors import InputError
+from ..errors import InputError, SkippedImagesWarning
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -90,6 +91,17 @@ def check_case(classes: Iterable[str], where: Path) -> None:
             )
 
 
+HOW_TO_SKIP = "Or leave out what is damaged: --skip-bad-images (skip_bad_images=True)."
+
+
+def warn_of_skipped(what: str, skipped: Sequence[str]) -> None:
+    """Warn of images that were left out, naming the first ten."""
+    shown = "".join(f"\n  {line}" for line in skipped[:10])
+    more = f"\n  and {len(skipped) - 10} more" * (len(skipped) > 10)
+    images = f"{len(skipped)} damaged or missing image{'s were' if len(skipped) > 1 else ' was'} left out"
+    warnings.warn(f"{what}: {images}:{shown}{more}", SkippedImagesWarning, stacklevel=3)
+
+
 def load_folder(
     root: str | Path,
     size: int = 64,
@@ -97,6 +109,7 @@ def load_folder(
     test: str | Path | None = None,
     classes: Sequence[str] | None = None,
     memory: int | None = None,
+    skip_bad_images: bool = False,
 ) -> Dataset:
     """Read a folder of class folders.
 
@@ -109,6 +122,7 @@ def load_folder(
         test: a second folder of the same classes, as test images.
         classes: read only these class folders.
         memory: bytes of decoded images held in memory; None: `memory_budget()`.
+        skip_bad_images: leave out images that cannot be read, with a warning; the dataset's `skipped` lists them.
 
     Returns:
         A `Dataset` whose labels are the names of the class folders.
@@ -118,6 +132,7 @@ def load_folder(
     from .stored import room
 
     parts, low, high = [], 255, 0
+    skipped: list[str] = []
     for folder in (root, test):
         if folder is None:
             continue
@@ -127,14 +142,27 @@ def load_folder(
             raise InputError(f"{folder} has no class folder {sorted(wanted - set(scan.classes))[0]!r}.")
         picked = [(path, label) for path, label in scan.files if label in wanted]
         images = room(len(picked), (3, size, size), memory=memory)
-        for row, (path, _) in enumerate(picked):
-            pixels = read_image(path, size)
-            images.write(row, pixels.transpose(2, 0, 1))
+        labels: list[str] = []
+        for path, label in picked:
+            try:
+                pixels = read_image(path, size)
+            except InputError as error:
+                if not skip_bad_images:
+                    raise InputError(f"{error} {HOW_TO_SKIP}") from None
+                skipped.append(str(error))
+                continue
+            images.write(len(labels), pixels.transpose(2, 0, 1))
+            labels.append(label)
             if folder is root:  # the spec is that of the training images
                 low, high = min(low, int(pixels.min())), max(high, int(pixels.max()))
-        parts.append(Examples(images.tensor(len(picked)), tuple(label for _, label in picked)))
+        if not labels:
+            raise InputError(f"{folder} holds no image that can be read: {skipped[-1]}")
+        parts.append(Examples(images.tensor(len(labels)), tuple(labels)))
+    if skipped:
+        warn_of_skipped(Path(root).name, skipped)
     spec = InputSpec((3, size, size), "uint8", float(low), float(high))
-    return Dataset.of_examples(parts[0], parts[1] if test is not None else None, spec=spec, name=Path(root).name)
+    rest = parts[1] if test is not None else None
+    return Dataset.of_examples(parts[0], rest, spec=spec, name=Path(root).name, skipped=skipped)
 
 
 def _endings() -> set[str]:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from protodrift.data.named import load_dataset
-from protodrift.data.named.cache import cached, describe
-from protodrift.errors import InputError
+from protodrift.data.named.cache import _mapped, cached, describe
+from protodrift.errors import InputError, SkippedImagesWarning
 
 from . import layouts
 
@@ -49,6 +49,32 @@ def touch_later(path):
     """Give a file a later time of change, as a real later change has."""
     stat = path.stat()
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000_000))
+
+
+def test_an_entry_larger_than_memory_is_mapped(tmp_path):
+    """ImageNet-Subset at 256 pixels is; the file has holes, so it takes no room."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    file = tmp_path / "train.npy"
+    rows = 2 * memory // (3 * 64 * 64)
+    with open(file, "wb") as opened:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (rows, 3, 64, 64)}
+        np.lib.format.write_array_header_1_0(opened, header)
+        opened.truncate(opened.tell() + rows * 3 * 64 * 64)
+    pixels = _mapped(file)
+    assert pixels.shape == (rows, 3, 64, 64)
+    pixels[rows - 1] = 7  # writable, and the file stays as it is
+    assert not np.load(file, mmap_mode="r")[rows - 1].any()
+
+
+def test_missing_images_are_left_out_of_one_entry_however_the_folder_is_called(load, birds, tmp_path, monkeypatch):
+    (birds / "images" / "002.Bird_y" / "Bird_1.jpg").unlink()
+    with pytest.warns(SkippedImagesWarning):
+        assert load(skip_bad_images=True)[1]
+    monkeypatch.chdir(tmp_path)
+    calls = []
+    with pytest.warns(SkippedImagesWarning):
+        load_dataset("cub200", ".", size=8, check=False, skip_bad_images=True, on_progress=lambda *a: calls.append(a))
+    assert calls == []
 
 
 def test_images_are_decoded_once_and_then_mapped(load, entries):

@@ -506,7 +506,7 @@ def test_a_missing_image_is_named_or_left_out(tmp_path):
     (folder / "images" / "002.Bird_y" / "Bird_1.jpg").unlink()
     with pytest.raises(InputError, match=r"lacks 1 image .*images/002.Bird_y/Bird_1.jpg.*--skip-bad-images"):
         load("cub200", tmp_path, size=8)
-    with pytest.warns(SkippedImagesWarning, match=r"1 damaged or missing images were left out"):
+    with pytest.warns(SkippedImagesWarning, match=r"1 damaged or missing image was left out"):
         dataset = load("cub200", tmp_path, size=8, skip_bad_images=True)
     assert len(dataset.train) == 8
     assert len(dataset.skipped) == 1

@@ -10,14 +10,17 @@ entry is made anew and the old one removed. An entry is written beside its final
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import mmap
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -79,7 +82,8 @@ def cached(root: Path, identity: str, key: str, build: Callable[[Path], None], *
             f"cannot write decoded images to {root}: {error.strerror or error}. Nothing half-made was left. Make room, "
             "name another directory (cache=..., XDG_CACHE_HOME), or do without (cache=False)."
         ) from error
-    assert entry is not None
+    if entry is None:
+        raise InputError(f"decoded images were written to {root} and cannot be read back. Is its disk damaged?")
     return entry
 
 
@@ -105,15 +109,31 @@ def describe(draft: Path, train: Iterable[Label], test: Iterable[Label], skipped
     (draft / "entry.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
+def _mapped(file: Path) -> np.ndarray:
+    """Map an array: pages are shared with the file until somebody writes to them; the file itself never changes."""
+    try:
+        return np.load(file, mmap_mode="c")  # type: ignore[no-any-return]
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+    # More than memory and swap can hold, should all pages be written to. Nobody does: map it without that promise.
+    with open(file, "rb") as opened:
+        np.lib.format.read_magic(opened)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(opened)
+        offset = opened.tell()
+        no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)  # in Python from 3.13 on
+        flags = mmap.MAP_PRIVATE | no_reserve
+        pages = mmap.mmap(opened.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    return np.ndarray(shape, dtype, buffer=pages, offset=offset)
+
+
 def open_entry(folder: Path, *, remap: bool = True) -> Entry | None:
     """Open an entry; None if it is not there, or not whole."""
     try:
         facts = json.loads((folder / "entry.json").read_text(encoding="utf-8"))
-        # "c": pages are shared with the file until somebody writes to them; the file itself never changes.
-        mode: Literal["c"] | None = "c" if remap else None
         pixels = [
             # An array without rows cannot be mapped.
-            np.load(folder / f"{part}.npy", mmap_mode=mode if facts[part] else None)
+            _mapped(folder / f"{part}.npy") if remap and facts[part] else np.load(folder / f"{part}.npy")
             for part in ("train", "test")
         ]
         entry = Entry(pixels[0], pixels[1], tuple(facts["train"]), tuple(facts["test"]), tuple(facts["skipped"]))

@@ -35,8 +35,13 @@ class Check:
     @property
     def good(self) -> bool:
         """Whether the folder holds the dataset as published."""
+        return not self.extra and self.only_extra
+
+    @property
+    def only_extra(self) -> bool:
+        """Whether nothing is wrong but that there are images which no list names: they are not loaded."""
         right = all(published is None or counted == published for _, counted, published in self.counts)
-        return right and not (self.missing or self.extra or self.damaged)
+        return right and not (self.missing or self.damaged)
 
 
 def check_dataset(

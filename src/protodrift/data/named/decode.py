@@ -22,9 +22,8 @@ import numpy as np
 
 from ...decoding import Job, decoder
 from ...errors import InputError, RunError
+from ..folder import HOW_TO_SKIP
 from .base import OnProgress
-
-HOW_TO_SKIP = "Or leave out what is damaged: --skip-bad-images (skip_bad_images=True)."
 
 CHUNK = 32  # images a message
 WORTH_A_WORKER = 128  # images
@@ -57,7 +56,7 @@ def decode_files(
     """
     jobs = []
     for number, (files, out) in enumerate(parts):
-        _reserve(out, (len(files), 3, size, size))
+        reserve(out, (len(files), 3, size, size))
         for start in range(0, len(files), CHUNK):
             jobs.append({"part": number, "start": start, "files": [str(f) for f in files[start : start + CHUNK]]})
     total = sum(len(files) for files, _ in parts)
@@ -84,7 +83,7 @@ def decode_files(
     return bad
 
 
-def _reserve(out: Path, shape: tuple[int, ...]) -> None:
+def reserve(out: Path, shape: tuple[int, ...]) -> None:
     """Make an array on disk with all its room: a mapped file that meets a full disk later would kill the process."""
     np.lib.format.open_memmap(out, mode="w+", dtype=np.uint8, shape=shape).flush()
     if hasattr(os, "posix_fallocate"):

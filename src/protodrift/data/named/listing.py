@@ -115,6 +115,7 @@ def below(folder: Path, image_folders: Iterable[str]) -> tuple[list[str], list[s
         if not (folder / name).is_dir():
             raise InputError(f"{folder} has no folder {name}.")
         images, others = image_files(folder / name)
-        found += [path.relative_to(folder).as_posix() for path in images]
+        for path in images:  # a link that leads nowhere, as of an archive that was not fetched, is no image
+            (found if path.is_file() else ignored).append(path.relative_to(folder).as_posix())
         ignored += [path.relative_to(folder).as_posix() for path in others]
     return found, ignored

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ...errors import InputError, SkippedImagesWarning
+from ...errors import InputError
 from ...labels import Label
 from ..arrays import InputSpec
 from ..dataset import Dataset, Examples
+from ..folder import HOW_TO_SKIP, warn_of_skipped
 from . import cache as decoded
 from .base import NamedDataset, OnProgress, PackedDataset, PhotoDataset, Pixels, cache_home, chosen_classes, locate
 from .counting import require_counts
-from .decode import HOW_TO_SKIP, decode_files
+from .decode import decode_files, reserve
 from .registry import get_dataset
 
 FITS = ("squash", "centre")
@@ -79,13 +79,7 @@ def load_dataset(
         assert isinstance(dataset, PackedDataset)
         entry = _pixels(dataset, folder, options, check, cache, on_progress)
     if entry.skipped:
-        shown = "".join(f"\n  {line}" for line in entry.skipped[:10])
-        more = f"\n  and {len(entry.skipped) - 10} more" * (len(entry.skipped) > 10)
-        warnings.warn(
-            f"{dataset.title}: {len(entry.skipped)} damaged or missing images were left out:{shown}{more}",
-            SkippedImagesWarning,
-            stacklevel=2,
-        )
+        warn_of_skipped(dataset.title, entry.skipped)
     return Dataset.of_examples(
         Examples(torch.from_numpy(entry.train), entry.train_labels),
         Examples(torch.from_numpy(entry.test), entry.test_labels),
@@ -137,11 +131,7 @@ def _photos(
         [(name, label) for name, label in part if label in wanted and name not in absent]
         for part in (photos.train, photos.test)
     ]
-    lost = [
-        f"{folder / name} is missing."
-        for name, label in (*photos.train, *photos.test)
-        if name in absent and label in wanted
-    ]
+    lost = [name for name, label in (*photos.train, *photos.test) if name in absent and label in wanted]
     names = [name for part in parts for name, _ in part]
     key = decoded.fingerprint(folder, names, options, [[label for _, label in part] for part in parts], lost)
 
@@ -157,7 +147,7 @@ def _photos(
             on_progress=on_progress,
         )
         reasons = [rows[row] for rows in bad for row in sorted(rows)]  # each names its file
-        skipped = [*lost, *reasons]
+        skipped = [*(f"{folder / name} is missing." for name in lost), *reasons]
         for part, out, rows in zip(parts, outs, bad, strict=True):
             if rows:
                 _compact(out, [row for row in range(len(part)) if row not in rows])
@@ -165,6 +155,8 @@ def _photos(
             [label for row, (_, label) in enumerate(part) if row not in rows]
             for part, rows in zip(parts, bad, strict=True)
         )
+        if not train:
+            raise InputError(f"{folder} holds no training image that can be read: {skipped[0]} Get it again.")
         decoded.describe(draft, train, test, skipped)
 
     entry = _keep(dataset, folder, options, key, build, cache)
@@ -177,12 +169,12 @@ def _compact(file: Path, kept: list[int]) -> None:
     """Drop the other rows of a `.npy` file."""
     old = np.load(file, mmap_mode="r")
     draft = file.with_name(f"kept-{file.name}")
-    new = np.lib.format.open_memmap(draft, mode="w+", dtype=old.dtype, shape=(len(kept), *old.shape[1:]))
+    reserve(draft, (len(kept), *old.shape[1:]))
+    new = np.lib.format.open_memmap(draft, mode="r+") if kept else np.load(draft)
     for start in range(0, len(kept), 256):
         rows = kept[start : start + 256]
         new[start : start + len(rows)] = old[rows]
-    new.flush()
-    del old, new
+    del old, new  # which also writes it
     draft.replace(file)
 
 
