@@ -194,7 +194,16 @@ def test_what_the_cub_page_claims(birds):
         assert moved["average_accuracy"][-1] > fixed.mean() > birds["E-Pre"]["average_accuracy"][-1]
         assert np.mean(moved["accuracy_matrix"][-1][1:]) > fixed[1:].mean()
     assert birds["E-EWC"]["average_accuracy"][-1] > birds["E-FT"]["average_accuracy"][-1]
-    best = max(entry["average_accuracy"][-1] for name, entry in birds.items() if "oracle" not in name)
+    last = {name: 100 * entry["average_accuracy"][-1] for name, entry in birds.items()}
+    page = (RESULTS / "cub200_six.md").read_text()
+    assert "{:+.1f} and {:+.1f} points".format(*(last["E-FT"] - last[name] for name in ("FT", "FT*"))) in page
+    assert "{:.1f} and {:.1f} above them".format(*(last["E-FT"] - last[name] for name in ("EWC", "MAS"))) in page
+    assert f"{last['LwF'] - last['E-FT']:.1f} points above E-FT ({last['LwF']:.1f})" in page
+    classifiers = max(last[name] for name in ("FT", "FT*", "LwF", "EWC", "MAS"))
+    assert f"at least {min(last[name] for name in last if '+SDC' in name) - classifiers:.1f} points above all" in page
+    free = [name for name in last if "oracle" not in name and name != "Joint"]
+    assert f"{last['Joint']:.1f}: {last['Joint'] - max(last[name] for name in free):.1f} points above" in page
+    best = max(birds[name]["average_accuracy"][-1] for name in free)
     assert round(1000 * birds["E-LwF+SDC"]["average_accuracy"][-1]) == round(1000 * best)
 
 
