@@ -12,6 +12,7 @@ import torch
 from protodrift import EWC, SDC
 from protodrift.config import decode
 from protodrift.errors import InputError
+from protodrift.networks.pretrained import describe_weights
 from protodrift.recipes import RECIPES, get_recipe, with_settings
 from protodrift.runs import load_data
 from protodrift.trainer import Training
@@ -280,3 +281,47 @@ def test_validation_images_come_from_the_training_images(digits_recipe):
     assert not {image.numpy().tobytes() for image in held.train.images} & {
         image.numpy().tobytes() for image in held.test.images
     }
+
+
+@pytest.mark.parametrize("budget", ["cpu", "paper"])
+def test_weights_that_nobody_publishes_are_asked_for(budget):
+    network = get_recipe("cub200-no-birds", budget).network
+    with pytest.raises(InputError, match=r"Name your own: --set network.weights=FILE"):
+        describe_weights(network.backbone, network.weights)
+
+
+@pytest.mark.parametrize("name", ["warmup", "training", "classifier_training", "exemplar_training", "network"])
+def test_a_part_cannot_be_set_to_something_else(digits_recipe, name):
+    with pytest.raises(InputError, match=rf"{name}"):
+        with_settings(digits_recipe, {name: "5"})
+
+
+def test_rows_that_classify_have_a_rate_at_which_a_new_head_learns():
+    for name in ("cub100-ten", "caltech101-ten", "cifar100-eleven", "cifar100-ten"):
+        recipe = get_recipe(name, "paper")
+        assert recipe.classifier_training.learning_rate >= 1e-4
+        assert recipe.classifier_training.epochs == recipe.training.epochs
+
+
+def test_figures_have_their_rows():
+    """Fig. 2: FT, FT*, E-FT, Joint. Fig. 6: LwM, Expert Gate, Joint, E-MAS with and without SDC."""
+    for name in ("cifar100-eleven", "imagenet-subset-eleven", "cub200-six"):
+        assert {"FT", "FT*", "E-FT", "Joint"} <= set(get_recipe(name).methods)
+    for name in ("cub100-ten", "caltech101-ten"):
+        rows = {"FT", "LwM", "Expert Gate", "Joint", "E-MAS", "E-MAS+SDC"}
+        assert rows <= set(get_recipe(name).methods)
+
+
+def test_the_classes_of_imagenet_subset_are_chosen_by_a_seed(tmp_path, monkeypatch):
+    asked = {}
+
+    def load(name, data, **options):
+        asked.update(options, name=name)
+        raise InputError("enough")
+
+    monkeypatch.setattr("protodrift.data.named.load_dataset", load)
+    recipe = with_settings(get_recipe("imagenet-subset-eleven"), {"data_seed": "7"})
+    with pytest.raises(InputError, match="enough"):
+        load_data(recipe, tmp_path)
+    assert (asked["name"], asked["seed"]) == ("imagenet-subset", 7)
+    assert get_recipe("imagenet-subset-eleven").data_seed == 1993

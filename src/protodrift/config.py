@@ -81,6 +81,11 @@ def flag(value: Any) -> str | None:
     return None if isinstance(value, bool) else "must be True or False"
 
 
+def part(kind: type[Config]) -> Rule:
+    """Accept a configuration of one kind."""
+    return lambda value: None if isinstance(value, kind) else f"must be a {kind.__name__}: set its own options"
+
+
 def optional(inner: Rule) -> Rule:
     """Accept None, or what `inner` accepts."""
     return lambda value: None if value is None else inner(value)

@@ -61,7 +61,14 @@ def _load(recipe: Recipe, data: str | Path | None, skip_bad_images: bool) -> Dat
     if recipe.data != "folder":
         from .data.named import load_dataset
 
-        return load_dataset(recipe.data, data, size=recipe.stored_size, fit=recipe.fit, skip_bad_images=skip_bad_images)
+        return load_dataset(
+            recipe.data,
+            data,
+            size=recipe.stored_size,
+            fit=recipe.fit,
+            seed=recipe.data_seed,
+            skip_bad_images=skip_bad_images,
+        )
     if data is None:
         raise InputError(f"recipe {recipe.name!r} runs on a folder of yours: say which with --data DIR.")
     dataset = load_folder(data, recipe.size, skip_bad_images=skip_bad_images)

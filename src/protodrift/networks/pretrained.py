@@ -116,6 +116,10 @@ class WeightFile:
         return sha256_of(self.path)
 
 
+TO_BE_GIVEN = "given"
+"""Weights that nobody publishes: whoever runs the recipe names their file."""
+
+
 def find_weights(backbone: str, weights: str | Path) -> WeightFile:
     """Return the file that `weights` means for a backbone, fetching it if it is not there yet.
 
@@ -128,6 +132,11 @@ def find_weights(backbone: str, weights: str | Path) -> WeightFile:
     """
     origin = ORIGINS.get(backbone)
     if isinstance(weights, str):
+        if weights == TO_BE_GIVEN:
+            raise InputError(
+                "this recipe is about weights that nobody publishes. Name your own: --set network.weights=FILE, with "
+                f"torchvision's names for {backbone}."
+            )
         if weights in ("imagenet", "pip"):
             return _published(backbone, origin, weights)
         if weights.startswith("hf:"):

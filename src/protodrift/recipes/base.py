@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..config import Config, encode, number, one_of, optional, whole
+from ..config import Config, encode, number, one_of, optional, part, whole
 from ..data import Dataset
 from ..data.transforms import Augmentation, CropFlip, RandomCropFlip, ResizedCropFlip
 from ..errors import InputError, did_you_mean
@@ -59,6 +59,7 @@ class Recipe(Config):
         table: the paper's table whose numbers stand beside ours, such as "table5_eleven_tasks/cifar100", or "".
         budget: "paper", "cpu" or "drift", for recipes that have several.
         mean_images: how many training images of each old class its true mean is measured on; None: all.
+        data_seed: chooses the classes of a set of which a part is taken (ImageNet-Subset); None: the first, sorted.
         notes: where the constants come from, for people who read the recipe.
     """
 
@@ -86,6 +87,7 @@ class Recipe(Config):
     table: str = ""
     budget: str = ""
     mean_images: int | None = None
+    data_seed: int | None = None
     notes: tuple[str, ...] = ()
 
     rules: ClassVar = {
@@ -101,11 +103,17 @@ class Recipe(Config):
         "train_images": optional(whole(2)),
         "test_images": optional(whole(1)),
         "mean_images": optional(whole(1)),
+        "data_seed": optional(whole(0, 2**32 - 1)),
+        "network": part(Network),
+        "training": part(Training),
+        "classifier_training": optional(part(Training)),
+        "exemplar_training": optional(part(Training)),
+        "warmup": optional(part(Warmup)),
     }
     added: ClassVar = frozenset(
         {
             "use_classes", "view", "validation", "train_images", "test_images", "warmup", "budget", "mean_images",
-            "notes", "exemplar_training",
+            "notes", "exemplar_training", "data_seed",
         }
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..drift import SDC
+from ..networks.pretrained import TO_BE_GIVEN
 from ..objectives import Angular, MultiSimilarity, Objective, Triplet
 from ..penalties import EWC, MAS, LwF
 from ..stages import Network
@@ -75,7 +76,7 @@ def no_birds(budget: str = "cpu") -> Recipe:
     """Return Table 2: CUB from a network pretrained without birds, whose weights are given as a file."""
     about = "Table 2: CUB-200-2011 from weights pretrained without birds: --set network.weights=FILE"
     six = _six("cub200", "table2_no_birds/cub200", about, budget)
-    return replace(six, name="cub200-no-birds", network=replace(PAPER_NETWORK, weights=None)).only(
+    return replace(six, name="cub200-no-birds", network=replace(PAPER_NETWORK, weights=TO_BE_GIVEN)).only(
         [name for name in six.methods if name in ("FT", "LwF", "EWC", "MAS", *PAPER_PENALTIES)]
     )
 
@@ -91,8 +92,10 @@ def angular(budget: str = "cpu") -> Recipe:
 
 
 def cub100_ten(budget: str = "cpu") -> Recipe:
-    """Return Fig. 6, left: the first hundred CUB classes in ten tasks, with LwM."""
-    return _ten("cub200", "cub100-ten", "Fig. 6: the first 100 CUB classes in ten tasks, with LwM", budget)
+    """Return Fig. 6, left: a hundred CUB classes, the first of the seeded order, in ten tasks, with LwM."""
+    return _ten(
+        "cub200", "cub100-ten", "Fig. 6: 100 CUB classes (the first of the order) in ten tasks, with LwM", budget
+    )
 
 
 def caltech101_ten(budget: str = "cpu") -> Recipe:
@@ -145,9 +148,12 @@ def _ten(data: str, name: str, about: str, budget: str) -> Recipe:
     six = _six(data, "", about, budget)
     rate, epochs = _PAPER_RATES["caltech101"]
     training = Training(epochs=epochs, learning_rate=rate) if budget == "paper" else CPU_TRAINING
-    kept = ("FT", "E-FT", "E-FT+SDC", "E-MAS", "E-MAS+SDC", "E-MAS+oracle")
-    rows = {row: six.methods[row] for row in kept} | named_rows(["LwM"], batch_norm=_batch_norm(budget))
-    classifier = training if budget == "paper" else six.classifier_training
+    kept = ("FT", "E-FT", "E-FT+SDC", "E-MAS", "E-MAS+SDC", "E-MAS+oracle", "Joint")
+    rows = {row: six.methods[row] for row in kept}
+    rows |= named_rows(["LwM", "Expert Gate"], batch_norm=_batch_norm(budget))
+    # At the paper's 1e-6 a new head learns nothing: 12 % of ten classes in as many steps, by chance 10 %.
+    longer = replace(CPU_CLASSIFIER, epochs=epochs, batch_size=training.batch_size)
+    classifier = longer if budget == "paper" else six.classifier_training
     return replace(
         six,
         name=name,
