@@ -6,8 +6,10 @@ import json
 from collections import Counter
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from protodrift import EWC, SDC
 from protodrift.config import decode
@@ -325,3 +327,17 @@ def test_the_classes_of_imagenet_subset_are_chosen_by_a_seed(tmp_path, monkeypat
         load_data(recipe, tmp_path)
     assert (asked["name"], asked["seed"]) == ("imagenet-subset", 7)
     assert get_recipe("imagenet-subset-eleven").data_seed == 1993
+
+
+@pytest.mark.parametrize(("view", "side", "left"), [("plain", 32, 255), ("paper", 37, 0), ("centre", 37, 255)])
+def test_a_folder_is_stored_as_its_views_need_it(tmp_path, view, side, left):
+    picture = np.zeros((40, 120, 3), np.uint8)
+    picture[:, 40:80] = 255  # the middle third
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            Image.fromarray(picture).save(tmp_path / name / f"{i}.png")
+    recipe = with_settings(get_recipe("folder"), {"view": view, "size": "32", "tasks": "2"})
+    images = load_data(recipe, tmp_path).train.images
+    assert tuple(images.shape[1:]) == (3, side, side)
+    assert int(images[0, 0, side // 2, 1]) == left

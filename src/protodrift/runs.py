@@ -71,7 +71,7 @@ def _load(recipe: Recipe, data: str | Path | None, skip_bad_images: bool) -> Dat
         )
     if data is None:
         raise InputError(f"recipe {recipe.name!r} runs on a folder of yours: say which with --data DIR.")
-    dataset = load_folder(data, recipe.size, skip_bad_images=skip_bad_images)
+    dataset = load_folder(data, recipe.stored_size, fit=recipe.fit, skip_bad_images=skip_bad_images)
     if len(dataset.classes) < 2:
         raise InputError(
             f"{data} has one class, {dataset.classes[0]!r}: an experiment needs two or more class folders."

@@ -109,6 +109,7 @@ def load_folder(
     test: str | Path | None = None,
     classes: Sequence[str] | None = None,
     memory: int | None = None,
+    fit: str = "centre",
     skip_bad_images: bool = False,
 ) -> Dataset:
     """Read a folder of class folders.
@@ -122,6 +123,7 @@ def load_folder(
         test: a second folder of the same classes, as test images.
         classes: read only these class folders.
         memory: bytes of decoded images held in memory; None: `memory_budget()`.
+        fit: "centre" resizes the short side and crops the centre, "squash" resizes both sides.
         skip_bad_images: leave out images that cannot be read, with a warning; the dataset's `skipped` lists them.
 
     Returns:
@@ -145,7 +147,7 @@ def load_folder(
         labels: list[str] = []
         for path, label in picked:
             try:
-                pixels = read_image(path, size)
+                pixels = read_image(path, size, fit)
             except InputError as error:
                 if not skip_bad_images:
                     raise InputError(f"{error} {HOW_TO_SKIP}") from None
