@@ -104,7 +104,7 @@ def ten_tasks(budget: str = "cpu") -> Recipe:
     if budget == "cpu":
         return replace(recipe, training=replace(CPU_TRAINING, later_learning_rate=TEN_RATE))
     # Ten classes of a hundred images: an epoch is eight steps, and fifteen of them are no warm-up.
-    return recipe if budget == "paper" else _warmed(recipe, epochs=40)
+    return recipe if budget == "paper" else warmed(recipe, epochs=40)
 
 
 def _small(recipe: Recipe) -> Recipe:
@@ -118,10 +118,11 @@ def _small(recipe: Recipe) -> Recipe:
         table="",
         budget="drift",
     )
-    return _warmed(small, epochs=15)
+    return warmed(small, epochs=15)
 
 
-def _warmed(recipe: Recipe, epochs: int) -> Recipe:
+def warmed(recipe: Recipe, epochs: int) -> Recipe:
+    """Return the recipe with a warm-up of so many epochs."""
     assert recipe.warmup is not None
     return replace(recipe, warmup=replace(recipe.warmup, training=replace(recipe.warmup.training, epochs=epochs)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -511,6 +512,19 @@ def test_a_missing_image_is_named_or_left_out(tmp_path):
     assert len(dataset.train) == 8
     assert len(dataset.skipped) == 1
     assert "002.Bird_y/Bird_1.jpg is missing" in dataset.skipped[0]
+
+
+def test_an_image_missing_of_a_set_without_a_list_is_counted_or_left_out(tmp_path, monkeypatch):
+    folder = layouts.caltech(tmp_path)
+    full = load_dataset("caltech101", tmp_path, size=8, check=False, cache=False)
+    counted = replace(DATASETS["caltech101"], classes=len(full.classes), train=len(full.train), test=len(full.test))
+    monkeypatch.setitem(DATASETS, "caltech101", counted)
+    next(path for path in sorted(folder.rglob("*.jpg")) if path.parent.name in full.classes).unlink()
+    with pytest.raises(InputError, match=r"does not hold Caltech-101 as published: .*images \d+ \(published: \d+\)"):
+        load_dataset("caltech101", tmp_path, size=8, cache=False)
+    with pytest.warns(SkippedImagesWarning, match=r"holds fewer images than Caltech-101 has: .*images \d+"):
+        rest = load_dataset("caltech101", tmp_path, size=8, skip_bad_images=True, cache=False)
+    assert len(rest.train) + len(rest.test) == len(full.train) + len(full.test) - 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -112,7 +112,8 @@ def describe(draft: Path, train: Iterable[Label], test: Iterable[Label], skipped
 def _mapped(file: Path) -> np.ndarray:
     """Map an array: pages are shared with the file until somebody writes to them; the file itself never changes."""
     try:
-        return np.load(file, mmap_mode="c")  # type: ignore[no-any-return]
+        whole: np.ndarray = np.load(file, mmap_mode="c")
+        return whole
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise

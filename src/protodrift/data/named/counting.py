@@ -12,19 +12,30 @@ from .base import NamedDataset
 
 
 def require_counts(
-    dataset: NamedDataset, folder: Path, train: Sequence[Label], test: Sequence[Label], classes: int | None = None
-) -> None:
-    """Raise an `InputError` if a folder's counts are not the published ones."""
-    wrong = [
-        f"{what} {counted:,} (published: {published:,})"
-        for what, counted, published in counts(dataset, train, test, classes)
-        if published is not None and counted != published
-    ]
+    dataset: NamedDataset,
+    folder: Path,
+    train: Sequence[Label],
+    test: Sequence[Label],
+    classes: int | None = None,
+    *,
+    fewer: bool = False,
+) -> list[str]:
+    """Raise an `InputError` if a folder's counts are not the published ones.
+
+    If images may be `fewer`, return what there is less of; a missing class is an error all the same.
+    """
+    wrong: list[str] = []
+    less: list[str] = []
+    for what, counted, published in counts(dataset, train, test, classes):
+        if published is not None and counted != published:
+            missing = fewer and "images" in what and counted < published
+            (less if missing else wrong).append(f"{what} {counted:,} (published: {published:,})")
     if wrong:
         raise InputError(
             f"{folder} does not hold {dataset.title} as published: {', '.join(wrong)}. `protodrift data check "
             f"{dataset.name}` says more; check=False takes it as it is."
         )
+    return less
 
 
 def counts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ...errors import InputError
+from ...errors import InputError, SkippedImagesWarning
 from ...labels import Label
 from ..arrays import InputSpec
 from ..dataset import Dataset, Examples
@@ -117,7 +118,13 @@ def _photos(
     photos = dataset.scan(folder, classes=options["classes"], seed=options["seed"])
     if check:
         train, test = ([label for _, label in part] for part in (photos.train, photos.test))
-        require_counts(dataset, folder, train, test, options["classes"])
+        less = require_counts(dataset, folder, train, test, options["classes"], fewer=skip_bad)
+        if less:  # of sets without a list: which images are missing is not known
+            warnings.warn(
+                f"{folder} holds fewer images than {dataset.title} has: {', '.join(less)}.",
+                SkippedImagesWarning,
+                stacklevel=3,
+            )
     if photos.missing and not skip_bad:
         raise InputError(
             f"{folder} lacks {len(photos.missing)} image{'s' * (len(photos.missing) > 1)} that its lists name, for "
