@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from protodrift import runs
 from protodrift.cli.run import settings_in
+from protodrift.common.progress import reporting
 from protodrift.errors import InputError
-from protodrift.progress import reporting
-from protodrift.recipes import get_recipe, with_settings
-from protodrift.store import Store
+from protodrift.experiments import run as runs
+from protodrift.experiments.recipes import get_recipe, with_settings
+from protodrift.experiments.store import Store
 
 
 def main() -> None:

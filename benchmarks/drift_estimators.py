@@ -14,8 +14,8 @@ import torch
 from protodrift.cli.run import add_budget, add_settings, chosen_recipe
 from protodrift.compare import ESTIMATORS, PROBING, compare, table
 from protodrift.errors import InputError
-from protodrift.runs import load_data
-from protodrift.store import Store
+from protodrift.experiments.run import load_data
+from protodrift.experiments.store import Store
 
 METHODS = ["E-FT", "E-LwF", "E-EWC", "E-MAS"]
 

@@ -24,8 +24,8 @@ import torch
 from protodrift.cli.run import add_budget, add_settings, chosen_recipe
 from protodrift.compare import ESTIMATORS, Movement, movements
 from protodrift.errors import InputError
-from protodrift.runs import load_data
-from protodrift.store import Store
+from protodrift.experiments.run import load_data
+from protodrift.experiments.store import Store
 
 GATES = {"gated SDC 0.3": "SDC 0.3", "gated local linear": "local linear", "gated GP": "GP"}
 """Estimators with a gate, and the same without it."""

@@ -6,10 +6,10 @@ python benchmarks/expert_gate.py
 import torch
 
 from protodrift.data import load_digits
+from protodrift.experiments.recipes import get_recipe
+from protodrift.experiments.stages import Tree
 from protodrift.networks import embed
 from protodrift.readouts import reconstruction_errors
-from protodrift.recipes import get_recipe
-from protodrift.stages import Tree
 
 
 def main() -> None:

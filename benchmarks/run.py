@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from protodrift.machine import wait_briefly
+from protodrift.common.machine import wait_briefly
 
 if __name__ == "__main__":  # not in the processes of plain sides, which start from this file too
     wait_briefly()  # as the command line does, before torch is imported
@@ -28,7 +28,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 def main() -> int:
     from protodrift import bench
     from protodrift.cli.bench import measure, text
-    from protodrift.saving import replace_file
+    from protodrift.common.tensorfiles import replace_file
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help="which; none: all")

@@ -24,8 +24,8 @@ from torch.nn.functional import normalize
 
 from protodrift.data.batches import class_balanced_batches
 from protodrift.data.photos import load_photo
-from protodrift.data.stored import StoredRoom
-from protodrift.drift.sharded import DriftSums, MeanSums
+from protodrift.data.spill import StoredRoom
+from protodrift.drift.kernel import DriftSums, MeanSums
 from protodrift.readouts import nearest_class_mean
 
 ROUNDS = 3

@@ -141,7 +141,7 @@ def one_pass(args: argparse.Namespace) -> None:
     import torch
 
     from protodrift import SDC
-    from protodrift.prototypes import Prototypes
+    from protodrift.prototypes.store import Prototypes
     from protodrift.shards import Shards, update_from_shards
 
     count = int(args.classes)

@@ -54,7 +54,7 @@ def main() -> None:
 
 def embeddings(data: str, cache: Path) -> tuple[torch.Tensor, torch.Tensor, list[float]]:
     """Return unit vectors of both models, (5994, 1280), and the CPU seconds for 1,000 photos of each."""
-    from protodrift.data.named import load_dataset
+    from protodrift.data.datasets import load_dataset
     from protodrift.networks import build_embedder, embed
 
     dataset, seconds = None, []

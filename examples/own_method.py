@@ -11,9 +11,9 @@ import torch
 
 from protodrift import SDC, Method, Training
 from protodrift.data import load_digits
+from protodrift.data.tasks import TaskStream
 from protodrift.drift import Drift, FittedDrift
-from protodrift.stages import Tree
-from protodrift.tasks import TaskStream
+from protodrift.experiments.stages import Tree
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from protodrift import (
     Training,
     Triplet,
 )
-from protodrift.config import build, decode, encode
+from protodrift.common.config import build, decode, encode
 from protodrift.errors import InputError, NotLearnedError, ProtodriftError, did_you_mean
 
 X_NEW = np.random.RandomState(3).randn(6, 6)

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from protodrift import SDC, LwF, Method, Oracle, TaskStream, Training, Triplet
+from protodrift.common.config import decode, encode
 from protodrift.compare import ESTIMATORS, Cell, compare, movements, read_out, summarise, table
-from protodrift.config import decode, encode
 from protodrift.data import load_digits
 from protodrift.drift import ADC, Gated, LocalLinear, MeanShift
 from protodrift.errors import InputError
+from protodrift.experiments.stages import Network, Tree
 from protodrift.methods import with_drift
 from protodrift.readouts import Bayes, Mahalanobis, MaxOverHeads, NearestClassMean, StreamingLDA
-from protodrift.stages import Network, Tree
 
 
 def cell(estimator="SDC", seed=0, gain=0.1, gap=0.2, error=0.1, method="E-FT"):

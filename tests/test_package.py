@@ -62,7 +62,7 @@ def test_a_room_can_be_carried_into_a_loop_of_ones_own(room):
 
 
 def test_training_does_not_import_the_learner_reports_or_the_command_line():
-    assert not ours(modules_after("import protodrift.trainer")) & {
+    assert not ours(modules_after("import protodrift.training.trainer")) & {
         "learner",
         "saving",
         "report",
@@ -82,7 +82,7 @@ def test_the_package_is_marked_as_typed():
 
 
 def test_a_part_of_ones_own_cannot_take_the_name_of_one_that_is_there():
-    from protodrift.config import decode
+    from protodrift.common.config import decode
     from protodrift.drift import SDC, Drift
     from protodrift.errors import InputError
 

@@ -12,7 +12,7 @@ from protodrift.data.arrays import InputSpec
 from protodrift.drift import SDC, Ridge, semantic_drift
 from protodrift.errors import InputError, ModelFileError
 from protodrift.networks import build_embedder, embed
-from protodrift.prototypes import Prototypes, class_means
+from protodrift.prototypes.store import Prototypes, class_means
 from protodrift.shards import ShardedSDC, Shards, ShardWriter, embed_to_shards, sweep, update_from_shards
 
 LABELS = ("auk", "emu", "jay", "owl", "tit")

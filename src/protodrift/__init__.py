@@ -24,9 +24,9 @@ _HOMES = {
     "CropFlip": "data",
     "Dataset": "data",
     "EWC": "penalties",
-    "Everything": "memory",
+    "Everything": "exemplars",
     "ExpertGate": "readouts",
-    "Herding": "memory",
+    "Herding": "exemplars",
     "IncrementalClassifier": "learner",
     "LessForget": "penalties",
     "LwF": "penalties",
@@ -51,9 +51,9 @@ _HOMES = {
     "SigmoidHeads": "objectives",
     "Softmax": "objectives",
     "StreamingLDA": "readouts",
-    "Task": "tasks",
-    "TaskStream": "tasks",
-    "Training": "trainer",
+    "Task": "data.tasks",
+    "TaskStream": "data.tasks",
+    "Training": "training.trainer",
     "Triplet": "objectives",
     "semantic_drift": "drift",
     "transport": "vectors",
@@ -66,12 +66,14 @@ if TYPE_CHECKING:
     from .data import Dataset as Dataset
     from .data import RandomCropFlip as RandomCropFlip
     from .data import ResizedCropFlip as ResizedCropFlip
+    from .data.tasks import Task as Task
+    from .data.tasks import TaskStream as TaskStream
     from .drift import SDC as SDC
     from .drift import Oracle as Oracle
     from .drift import semantic_drift as semantic_drift
+    from .exemplars import Everything as Everything
+    from .exemplars import Herding as Herding
     from .learner import IncrementalClassifier as IncrementalClassifier
-    from .memory import Everything as Everything
-    from .memory import Herding as Herding
     from .methods import METHODS as METHODS
     from .methods import Method as Method
     from .methods import Schedule as Schedule
@@ -91,16 +93,14 @@ if TYPE_CHECKING:
     from .penalties import LessForget as LessForget
     from .penalties import LwF as LwF
     from .penalties import MarginRanking as MarginRanking
-    from .prototypes import Prototypes as Prototypes
+    from .prototypes.store import Prototypes as Prototypes
     from .readouts import ExpertGate as ExpertGate
     from .readouts import MaxOverClasses as MaxOverClasses
     from .readouts import MaxOverHeads as MaxOverHeads
     from .readouts import NearestClassMean as NearestClassMean
     from .readouts import NearestExemplarMean as NearestExemplarMean
     from .readouts import StreamingLDA as StreamingLDA
-    from .tasks import Task as Task
-    from .tasks import TaskStream as TaskStream
-    from .trainer import Training as Training
+    from .training.trainer import Training as Training
     from .vectors import transport as transport
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from .common.labels import Label, sorted_labels
 from .drift import (
     ADC,
     SDC,
@@ -34,11 +35,10 @@ from .drift import (
     RidgeToIdentity,
 )
 from .errors import InputError
-from .labels import Label, sorted_labels
+from .experiments.stages import MethodResult, Tree
 from .methods import Method, with_drift
+from .prototypes.covariance import Covariance
 from .readouts import Readout, RidgeClassifier, View
-from .stages import MethodResult, Tree
-from .statistics import Covariance
 
 LEAST_GAP = 0.02
 

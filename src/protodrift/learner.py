@@ -13,30 +13,31 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import nn
 
-from . import model_format, saving
-from .calibration import distances_to, relative_distances
-from .config import check, flag, number, one_of, optional, plain, whole
+from .common import tensorfiles as saving
+from .common.config import check, flag, number, one_of, optional, plain, whole
+from .common.labels import Label, sorted_labels
+from .common.progress import reporting
 from .data.arrays import InputSpec, read_labels
-from .data.dataset import Examples
+from .data.examples import Examples
 from .data.inputs import read_inputs
-from .data.transforms import Augmentation, default_augmentation
+from .data.views import Augmentation, default_augmentation
 from .distributed.batches import same_weights
 from .distributed.world import current
 from .drift import SDC, Drift, DriftReport
 from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
-from .evolution import readout_view
-from .labels import Label, sorted_labels
-from .learned import LearnedTask, LearnerState
-from .lesson import Lesson, check_new_classes, learn
-from .memory import Memory
+from .exemplars import Memory
 from .methods import Method, Schedule, get_method
+from .model import format as model_format
 from .networks.build import BACKBONES, build_embedder, embedding_options
 from .networks.embedder import Embedder, embed
 from .objectives import Objective, Triplet
 from .penalties import Penalty
-from .progress import reporting
 from .readouts import NearestClassMean, Readout, View
-from .trainer import Checkpoint, OnProgress, Training
+from .training.calibration import distances_to, relative_distances
+from .training.evolution import readout_view
+from .training.state import LearnedTask, LearnerState
+from .training.task import Lesson, check_new_classes, learn
+from .training.trainer import Checkpoint, OnProgress, Training
 
 Self = TypeVar("Self", bound="IncrementalClassifier")
 
@@ -126,7 +127,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         L2-normalise embeddings.
     weights : str, Path or None, default=None
         Weights for the backbone to start from: "imagenet", "pip", "hf:owner/name", "https://..." or a file with
-        torchvision's names (see `protodrift.networks.pretrained`).
+        torchvision's names (see `protodrift.networks.weights`).
     crop : int or None, default=None
         Side of the centre view that prototypes, drift and predictions see of larger images; random views in training
         should have this size too, e.g. RandomCropFlip(224). None: the whole image.

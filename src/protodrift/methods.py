@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from .config import Config, one_of
+from .common.config import Config, one_of
 from .drift import SDC, Drift
 from .errors import InputError, did_you_mean
-from .memory import Everything, Herding, Memory
+from .exemplars import Everything, Herding, Memory
 from .objectives import CosineHeads, Objective, SigmoidHeads, Softmax, Triplet
 from .penalties import EWC, MAS, REWC, SI, Attention, LessForget, LwF, MarginRanking, Penalty
 from .readouts import (

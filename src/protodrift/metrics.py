@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from .labels import Label
+from .common.labels import Label
 
 Array = np.ndarray
 

@@ -29,18 +29,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from .common.files import file_sha256
+from .common.labels import Label
+from .common.tensorfiles import packed_manifest, replace_file, sync_directory
 from .data.arrays import read_labels
-from .data.dataset import Examples
+from .data.examples import Examples
 from .drift.base import FittedDrift, check_prototypes
-from .drift.compensate import DriftReport, compensate
+from .drift.kernel import DriftSums, MeanSums
 from .drift.sdc import SDC, KernelSums
-from .drift.sharded import DriftSums, MeanSums
 from .errors import InputError, ModelFileError
-from .files import file_sha256
-from .labels import Label
 from .networks.embedder import Embedder, embed
-from .prototypes import Prototypes
-from .saving import packed_manifest, replace_file, sync_directory
+from .prototypes.store import Prototypes
+from .prototypes.update import DriftReport, compensate
 
 FORMAT = "protodrift-shards"
 FORMAT_VERSION = 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from protodrift.bench import embedding, growth, pipeline, predict, sdc, training, tree, triplet
-from protodrift.data.transforms import CropFlip
+from protodrift.data.views import CropFlip
 from protodrift.networks import embed
 from protodrift.objectives.metric import MINING
 

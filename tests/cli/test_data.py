@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from protodrift.cli import main
-from protodrift.data.named import DATASETS
-from protodrift.data.named.base import RemoteFile
+from protodrift.data.datasets import DATASETS
+from protodrift.data.datasets.base import RemoteFile
 
 from ..data.named import layouts
 

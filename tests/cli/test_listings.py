@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from protodrift.experiments.recipes import RECIPES, get_recipe
 from protodrift.methods import METHODS
-from protodrift.recipes import RECIPES, get_recipe
 
 AXES = {"objective", "penalty", "memory", "drift", "readout", "schedule", "stores", "paper"}
 

@@ -15,8 +15,10 @@ import pytest
 from PIL import Image
 from tests.test_saving import files_of
 
-from protodrift import IncrementalClassifier, Schedule, defaults, saving
+from protodrift import IncrementalClassifier, Schedule
 from protodrift.cli import main
+from protodrift.common import tensorfiles as saving
+from protodrift.model import defaults
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 220), "white": (240, 240, 240)}
 
@@ -193,8 +195,8 @@ def test_wrong_usage_is_status_2(run, args):
 
 
 def test_an_interrupted_lesson_leaves_the_model_and_goes_on_where_it_stopped(run, birds, tmp_path, monkeypatch):
-    from protodrift import learning
-    from protodrift.trainer import _Run
+    from protodrift.model import learn as learning
+    from protodrift.training.trainer import _Run
 
     photos(tmp_path / "third", "grey", "dark", seed=3)
     shutil.copytree(birds, tmp_path / "other")
@@ -225,7 +227,7 @@ def test_an_interrupted_lesson_leaves_the_model_and_goes_on_where_it_stopped(run
 
 
 def test_an_interrupted_first_lesson_leaves_no_model(run, tmp_path, monkeypatch):
-    from protodrift import learning
+    from protodrift.model import learn as learning
 
     photos(tmp_path / "first", "red", "green")
     with monkeypatch.context() as patch:
@@ -474,7 +476,7 @@ def test_forget_says_that_a_frozen_network_was_not_trained(run, frozen):
 
 
 def test_two_writers_do_not_meet(run, birds):
-    from protodrift.learning import workplace
+    from protodrift.model.learn import workplace
 
     before = files_of(birds)
     with workplace(birds):

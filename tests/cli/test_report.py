@@ -11,10 +11,10 @@ from protodrift import METHODS, TaskStream, Training
 from protodrift.cli import main
 from protodrift.cli.report import _FORMATS, format_of
 from protodrift.data import load_digits
-from protodrift.recipes.base import Recipe
+from protodrift.experiments.recipe import Recipe
+from protodrift.experiments.run import results_document
+from protodrift.experiments.stages import Tree
 from protodrift.report import FORMATS
-from protodrift.runs import results_document
-from protodrift.stages import Tree
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from protodrift.common.labels import sorted_labels
 from protodrift.data import read_labels
 from protodrift.errors import InputError
-from protodrift.labels import sorted_labels
 
 
 class Series:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from protodrift.data.photos import Found, find_images, find_photos, load_photo, read_photos, shown, summary_of
-from protodrift.data.stored import StoredImages
+from protodrift.data.spill import StoredImages
 from protodrift.errors import InputError
 
 RNG = np.random.RandomState(0)

@@ -15,11 +15,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from protodrift import SDC, IncrementalClassifier, distributed, trainer
+from protodrift import SDC, IncrementalClassifier, distributed
+from protodrift.common.pool import HERE
 from protodrift.data import Dataset, load_digits
 from protodrift.data.arrays import InputSpec
-from protodrift.data.dataset import Examples
-from protodrift.data.transforms import CropFlip
+from protodrift.data.examples import Examples
+from protodrift.data.tasks import TaskStream
+from protodrift.data.views import CropFlip
 from protodrift.distributed import passes
 from protodrift.distributed.batches import check_agreement
 from protodrift.distributed.passes import OnRanks, merged_drift, merged_means
@@ -27,16 +29,15 @@ from protodrift.distributed.world import World
 from protodrift.distributed.writing import compute_together
 from protodrift.drift import DriftSums, Gated, LocalLinear, MeanSums, RelativeSDC, Ridge
 from protodrift.errors import InputError, ProtodriftError, RunError
+from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.store import Store
 from protodrift.methods import METHODS, Method, Schedule
 from protodrift.networks.build import build_embedder, embedding_options
 from protodrift.objectives import Triplet
 from protodrift.penalties import EWC, MAS, TaskContext, rewc
-from protodrift.pool import HERE
 from protodrift.readouts import StreamingLDA
-from protodrift.stages import Network, Tree
-from protodrift.store import Store
-from protodrift.tasks import TaskStream
-from protodrift.trainer import Trained, Training
+from protodrift.training import trainer
+from protodrift.training.trainer import Trained, Training
 
 STEPS = 20
 CLASSES = 4

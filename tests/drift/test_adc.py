@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protodrift.config import decode, encode
+from protodrift.common.config import decode, encode
 from protodrift.drift import ADC, Ridge, adversarial_pairs
 from protodrift.errors import InputError
 

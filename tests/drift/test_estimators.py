@@ -8,7 +8,7 @@ import torch
 from scipy.linalg import orthogonal_procrustes
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from protodrift.config import decode, encode
+from protodrift.common.config import decode, encode
 from protodrift.drift import (
     SDC,
     AdaGauss,
@@ -25,7 +25,7 @@ from protodrift.drift import (
     Ridge,
     RidgeToIdentity,
 )
-from protodrift.drift.efc import feature_metric
+from protodrift.drift.successors.efc import feature_metric
 from protodrift.errors import InputError
 
 QUICK = {"points": 200, "tuning": 100}

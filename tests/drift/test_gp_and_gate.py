@@ -21,9 +21,9 @@ from protodrift.drift import (
     RidgeToIdentity,
     leave_one_class_out,
 )
-from protodrift.drift.blend import capped_weights
-from protodrift.drift.folds import as_groups, clusters
-from protodrift.drift.gp import _TRANSLATION, Kernel, Spread, _Images, evenly
+from protodrift.drift.successors.blend import capped_weights
+from protodrift.drift.successors.folds import as_groups, clusters
+from protodrift.drift.successors.gp import _TRANSLATION, Kernel, Spread, _Images, evenly
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protodrift.config import decode, encode
+from protodrift.common.config import decode, encode
 from protodrift.drift import SDC, Oracle, sdc, semantic_drift
 from protodrift.errors import InputError
 

@@ -8,9 +8,9 @@ import torch
 from protodrift.data import InputSpec
 from protodrift.errors import InputError
 from protodrift.networks import BACKBONES, build_embedder
+from protodrift.networks.backbones.resnet import resnet18, resnet32
+from protodrift.networks.backbones.vgg import VGG16
 from protodrift.networks.build import default_backbone
-from protodrift.networks.resnet import resnet18, resnet32
-from protodrift.networks.vgg import VGG16
 
 
 def spec_of(*shape):

@@ -13,8 +13,8 @@ from efficientnet_lite_pytorch import EfficientNet
 from protodrift import EWC, MAS, REWC, IncrementalClassifier
 from protodrift.data import InputSpec
 from protodrift.networks import build_embedder, embed
-from protodrift.networks.efficientnet_lite import EfficientNetLite, SameConv2d
-from protodrift.trainer import Training
+from protodrift.networks.backbones.efficientnet_lite import EfficientNetLite, SameConv2d
+from protodrift.training.trainer import Training
 
 
 def reference(variant: int) -> torch.nn.Module:

@@ -13,7 +13,7 @@ from protodrift import IncrementalClassifier
 from protodrift.data import InputSpec
 from protodrift.errors import InputError
 from protodrift.networks import build_embedder, load_backbone_weights
-from protodrift.networks.resnet import resnet18
+from protodrift.networks.backbones.resnet import resnet18
 
 COLOUR = InputSpec((3, 32, 32), "uint8", 0, 255)
 

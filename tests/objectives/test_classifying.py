@@ -6,18 +6,18 @@ import math
 import pytest
 import torch
 
-from protodrift import seeding
-from protodrift.config import decode, encode
+from protodrift.common import seeding
+from protodrift.common.config import decode, encode
 from protodrift.data import Examples, load_digits
 from protodrift.errors import InputError
-from protodrift.memory import Herding
+from protodrift.exemplars import Herding
 from protodrift.methods import Method
 from protodrift.networks import build_embedder, embed
 from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
 from protodrift.objectives.cosine import imprinted
 from protodrift.penalties import LwF, TaskContext
-from protodrift.step import Step
-from protodrift.trainer import Trained, Training, train_network
+from protodrift.training.step import Step
+from protodrift.training.trainer import Trained, Training, train_network
 
 COSINE = CosineHeads(scale=7.0)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pytorch_metric_learning import losses
 
-from protodrift.config import decode, encode
+from protodrift.common.config import decode, encode
 from protodrift.errors import InputError
 from protodrift.objectives import Angular, Contrastive, MetricLoss, MultiSimilarity, Triplet
 from protodrift.objectives.metric import valid_triplets

@@ -6,19 +6,20 @@ import math
 import pytest
 import torch
 
+from protodrift.common.seeding import generator
 from protodrift.data import Examples
-from protodrift.drift import SDC, compensate, semantic_drift
+from protodrift.drift import SDC, semantic_drift
 from protodrift.methods import Method
 from protodrift.metrics import prototype_distance
 from protodrift.networks import build_embedder, embed
 from protodrift.objectives import Triplet
 from protodrift.objectives.metric import valid_triplets
 from protodrift.penalties import EWC, MAS, LwF, TaskContext
-from protodrift.prototypes import Prototypes, class_means
+from protodrift.prototypes.store import Prototypes, class_means
+from protodrift.prototypes.update import compensate
 from protodrift.readouts import nearest_class_mean
-from protodrift.seeding import generator
-from protodrift.step import Step
-from protodrift.trainer import Trained, Training, advance, train_network
+from protodrift.training.step import Step
+from protodrift.training.trainer import Trained, Training, advance, train_network
 
 
 class FixedEmbeddings:

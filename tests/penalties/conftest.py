@@ -10,12 +10,12 @@ import torch
 
 from protodrift import Method, TaskStream
 from protodrift.data import Dataset
+from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.store import Store
 from protodrift.networks import build_embedder
 from protodrift.networks.build import embedding_options
 from protodrift.objectives import Softmax, Triplet
-from protodrift.stages import Network, Tree
-from protodrift.store import Store
-from protodrift.trainer import Trained, Training, advance, close_task, train_network
+from protodrift.training.trainer import Trained, Training, advance, close_task, train_network
 
 OBJECTIVES = {"softmax": Softmax(), "triplet": Triplet(margin=2.0)}  # at this margin no loss is ever zero
 TRAINING = Training(epochs=2, learning_rate=1e-3, batch_size=16)

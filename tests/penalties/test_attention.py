@@ -13,7 +13,7 @@ from protodrift.objectives import Softmax, Triplet
 from protodrift.penalties import Attention, LwF, TaskContext
 from protodrift.penalties.attention import grad_cam
 from protodrift.readouts import MaxOverHeads
-from protodrift.step import Step
+from protodrift.training.step import Step
 
 LWM = (LwF(), Attention())
 

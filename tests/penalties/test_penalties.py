@@ -9,7 +9,7 @@ from protodrift.methods import Method
 from protodrift.networks import build_embedder
 from protodrift.objectives import Triplet
 from protodrift.penalties import EWC, MAS, LwF
-from protodrift.trainer import Trained, Training, advance
+from protodrift.training.trainer import Trained, Training, advance
 
 OBJECTIVE = Triplet(margin=0.6)
 

@@ -6,16 +6,16 @@ import math
 import pytest
 import torch
 
-from protodrift.config import decode, encode
+from protodrift.common.config import decode, encode
 from protodrift.data import Examples, load_digits
 from protodrift.errors import InputError
-from protodrift.memory import Herding
+from protodrift.exemplars import Herding
 from protodrift.methods import Method
 from protodrift.networks import build_embedder
 from protodrift.objectives import CosineHeads, Softmax
 from protodrift.penalties import LessForget, MarginRanking
-from protodrift.step import Step
-from protodrift.trainer import Trained, Training, advance, train_network
+from protodrift.training.step import Step
+from protodrift.training.trainer import Trained, Training, advance, train_network
 
 OBJECTIVE = CosineHeads()
 

@@ -9,11 +9,11 @@ from torch import nn
 from protodrift import Method
 from protodrift.data.arrays import InputSpec
 from protodrift.networks import build_embedder
-from protodrift.networks.resnet import ResNet
+from protodrift.networks.backbones.resnet import ResNet
 from protodrift.objectives import Softmax, Triplet
 from protodrift.penalties import EWC, REWC, LwF, TaskContext
 from protodrift.penalties.rewc import Rotated, measure_rotations, rotatable, turn, turn_fisher
-from protodrift.step import Step
+from protodrift.training.step import Step
 
 IMAGES = InputSpec((2, 6, 6), "free", -3.0, 3.0)
 

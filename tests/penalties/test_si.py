@@ -12,8 +12,8 @@ from protodrift.errors import InputError
 from protodrift.networks import build_embedder
 from protodrift.objectives import Softmax
 from protodrift.penalties import EWC, SI, TaskContext
-from protodrift.step import Step
-from protodrift.trainer import Training, advance
+from protodrift.training.step import Step
+from protodrift.training.trainer import Training, advance
 
 RATE = 1e-2
 OBJECTIVE = Softmax()

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from protodrift.data.tasks import TaskStream
+from protodrift.experiments.stages import Tree
 from protodrift.methods import Method
 from protodrift.networks import build_embedder
 from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
 from protodrift.penalties import EWC, TaskContext
 from protodrift.penalties.base import IMPORTANCE_BATCH
 from protodrift.penalties.single import mean_squared_gradients
-from protodrift.stages import Tree
-from protodrift.tasks import TaskStream
 
 
 @pytest.mark.parametrize("objective", [Softmax(), Softmax(over="all", smoothing=0.1), SigmoidHeads(), CosineHeads()])

@@ -5,16 +5,16 @@ import math
 import pytest
 import torch
 
-from protodrift.config import decode, encode
+from protodrift.common.config import decode, encode
 from protodrift.data import load_digits
+from protodrift.data.tasks import TaskStream
 from protodrift.errors import InputError
+from protodrift.experiments.stages import Tree
+from protodrift.experiments.store import Store
 from protodrift.methods import Method, Schedule
 from protodrift.objectives import Softmax
 from protodrift.readouts import ExpertGate, View, reconstruction_errors
-from protodrift.stages import Tree
-from protodrift.store import Store
-from protodrift.tasks import TaskStream
-from protodrift.trainer import Training
+from protodrift.training.trainer import Training
 
 GATE = ExpertGate(hidden=2, epochs=40, learning_rate=1e-2)
 

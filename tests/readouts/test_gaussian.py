@@ -7,15 +7,15 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticD
 from sklearn.linear_model import Ridge
 
 from protodrift import IncrementalClassifier, Method, TaskStream, Training
-from protodrift.config import decode, encode
+from protodrift.common.config import decode, encode
 from protodrift.data import load_digits
 from protodrift.drift import SDC, AdaGauss
 from protodrift.errors import InputError
-from protodrift.prototypes import Prototypes
+from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.store import Store
+from protodrift.prototypes.covariance import Covariance
+from protodrift.prototypes.store import Prototypes
 from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean, RidgeClassifier, View
-from protodrift.stages import Network, Tree
-from protodrift.statistics import Covariance
-from protodrift.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from protodrift.data import load_digits
-from protodrift.memory import Everything, Herding
+from protodrift.data.tasks import TaskStream
+from protodrift.exemplars import Everything, Herding
+from protodrift.experiments.stages import Tree
+from protodrift.experiments.store import Store
 from protodrift.methods import Method
 from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
 from protodrift.penalties import LessForget, LwF, MarginRanking
 from protodrift.readouts import MaxOverClasses, MaxOverHeads, NearestExemplarMean, View
-from protodrift.stages import Tree
-from protodrift.store import Store
-from protodrift.tasks import TaskStream
-from protodrift.trainer import Training
+from protodrift.training.trainer import Training
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import torch
 from sklearn.neighbors import NearestCentroid
 
 from protodrift.data import load_digits
-from protodrift.prototypes import Prototypes
+from protodrift.prototypes.store import Prototypes
 from protodrift.readouts import NearestClassMean, View, ncm, nearest_class_mean, squared_distances
 
 

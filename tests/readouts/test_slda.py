@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from protodrift.config import decode, encode
+from protodrift.common.config import decode, encode
 from protodrift.errors import InputError
-from protodrift.prototypes import class_means
+from protodrift.prototypes.store import class_means
 from protodrift.readouts import StreamingLDA, View
 
 

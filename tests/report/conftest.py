@@ -10,10 +10,10 @@ import pytest
 
 from protodrift import METHODS, SDC, Method, Oracle, TaskStream, Training, Triplet
 from protodrift.data import load_digits
-from protodrift.recipes.base import Recipe
+from protodrift.experiments.recipe import Recipe
+from protodrift.experiments.run import results_document, run
+from protodrift.experiments.stages import Network, Tree
 from protodrift.report import Summary, summaries
-from protodrift.runs import results_document, run
-from protodrift.stages import Network, Tree
 
 Document = dict[str, Any]
 

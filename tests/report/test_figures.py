@@ -11,8 +11,9 @@ import torch
 
 from protodrift import METHODS, SDC, Dataset, Method, Oracle, TaskStream, Training
 from protodrift.data import load_digits
-from protodrift.memory import Everything
-from protodrift.pictures import PER_CLASS, Picture, sample, take
+from protodrift.exemplars import Everything
+from protodrift.experiments.samples import PER_CLASS, Picture, sample, take
+from protodrift.experiments.stages import Network, Tree
 from protodrift.report import (
     Summary,
     accuracy_curves,
@@ -28,7 +29,6 @@ from protodrift.report import (
 )
 from protodrift.report.figures import line_styles
 from protodrift.report.svg import DASHED, DOTTED, SOLID
-from protodrift.stages import Network, Tree
 
 Results = dict[str, Summary]
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from protodrift import Method
-from protodrift.pictures import take
+from protodrift.experiments.samples import take
+from protodrift.experiments.stages import Tree
 from protodrift.report import (
     Section,
     Summary,
@@ -23,7 +24,6 @@ from protodrift.report import (
     summaries,
     write,
 )
-from protodrift.stages import Tree
 
 Results = dict[str, Summary]
 

@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protodrift import METHODS, pictures
+from protodrift import METHODS
 from protodrift.errors import InputError, RunError
-from protodrift.recipes.base import Recipe
+from protodrift.experiments import samples as pictures
+from protodrift.experiments.recipe import Recipe
+from protodrift.experiments.run import read_results, results_document, run
+from protodrift.experiments.stages import Network
 from protodrift.report import FORMATS, groups_of, read_runs, report, summaries, summary_text
 from protodrift.report.build import Run, bar_names, kinds
 from protodrift.report.formats import latex_escape
 from protodrift.report.paper import paper_table, paper_tables
 from protodrift.report.table import columns
-from protodrift.runs import read_results, results_document, run
-from protodrift.stages import Network
 
 Document = dict[str, Any]
 Write = Callable[..., Path]
@@ -338,7 +339,7 @@ def _again(run_directory: Path, out: Path) -> None:
 
 
 def _training(run_directory: Path) -> Any:
-    from protodrift.config import decode
+    from protodrift.common.config import decode
 
     return decode(json.loads((run_directory / "run.json").read_text())["identity"]["training"])
 

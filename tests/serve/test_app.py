@@ -16,7 +16,8 @@ import pytest
 import torch
 from PIL import Image
 
-from protodrift import IncrementalClassifier, saving
+from protodrift import IncrementalClassifier
+from protodrift.common import tensorfiles as saving
 from protodrift.serve import watching
 from protodrift.serve.limits import Limits
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 # No `if __name__ == "__main__"`: a worker that imported this script would start it again.
 SCRIPT = """
 import sys, time
-from protodrift.data.named import load_dataset
+from protodrift.data.datasets import load_dataset
 calls = []
 def progress(*args):
     calls.append(args)

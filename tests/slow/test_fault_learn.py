@@ -7,10 +7,11 @@ import pytest
 from PIL import Image
 from tests.test_saving import FULL, fault, files_of
 
-from protodrift import IncrementalClassifier, saving
+from protodrift import IncrementalClassifier
+from protodrift.common import tensorfiles as saving
 from protodrift.data.photos import find_photos
 from protodrift.errors import ProtodriftError
-from protodrift.learning import carry_out, prepare, unfinished, workplace
+from protodrift.model.learn import carry_out, prepare, unfinished, workplace
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def prepared(tmp_path_factory):
     root = tmp_path_factory.mktemp("lessons")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "protodrift.defaults.pretrained_installed", lambda: False
+            "protodrift.model.defaults.pretrained_installed", lambda: False
         )  # the small network: this is about files
         lesson(root / "birds", photos(root / "first", "owl", "emu"), **OPTIONS)
     photos(root / "second", "kea", "tui")

@@ -16,7 +16,8 @@ from PIL import Image
 from tests.slow.test_full_disk import disk  # noqa: F401  a fixture
 from tests.test_saving import read_only
 
-from protodrift import IncrementalClassifier, saving
+from protodrift import IncrementalClassifier
+from protodrift.common import tensorfiles as saving
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from protodrift.store import list_stages
+from protodrift.experiments.store import list_stages
 
 from .watching import Progress, Running, drafts, epochs, progress, results, stages, tensors
 

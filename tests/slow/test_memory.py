@@ -51,7 +51,7 @@ print(peak())
 ONE_PASS = """
 import sys, torch
 from protodrift import SDC
-from protodrift.prototypes import Prototypes
+from protodrift.prototypes.store import Prototypes
 from protodrift.shards import Shards, update_from_shards
 ones = torch.ones(100, dtype=torch.long)
 mu = torch.nn.functional.normalize(torch.randn(100, 256, generator=torch.Generator().manual_seed(1)), dim=1)
@@ -111,7 +111,7 @@ CLASSES = """
 import resource, sys, torch
 import numpy as np
 from protodrift import IncrementalClassifier, Schedule
-from protodrift.evaluation import evaluate
+from protodrift.model.evaluate import evaluate
 K = 100_000
 rng = np.random.RandomState(0)
 X = rng.randn(K, 64).astype(np.float32)

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from ..calibration import Calibration, fit_temperature
-from ..data.dataset import Examples
+from ..data.examples import Examples
 from ..drift import SDC, semantic_drift
-from ..learned import LearnedTask, LearnerState
 from ..learner import IncrementalClassifier
-from ..lesson import FOLDS
-from ..prototypes import Prototypes
+from ..prototypes.store import Prototypes
 from ..readouts.ncm import squared_distances
-from ..trainer import Training
+from ..training.calibration import Calibration, fit_temperature
+from ..training.state import LearnedTask, LearnerState
+from ..training.task import FOLDS
+from ..training.trainer import Training
 from .elsewhere import Elsewhere
 from .harness import Result, Setup, Side, clocked, compared, interleaved, quartiles
 from .material import pictures

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..data.arrays import InputSpec
-from ..data.dataset import Examples
+from ..data.examples import Examples
 from ..networks.build import build_embedder
 from ..networks.embedder import Embedder
 

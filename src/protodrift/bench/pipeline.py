@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from ..data.dataset import Examples
-from ..data.named.decode import decode_files
+from ..data.datasets.decode import decode_files
+from ..data.examples import Examples
 from ..data.photos import find_photos, read_photos
-from ..data.transforms import CropFlip
+from ..data.views import CropFlip
 from ..networks.embedder import laid_out
 from .harness import Result, Setup, clocked, compared, interleaved
 from .material import pictures

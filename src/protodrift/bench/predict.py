@@ -14,7 +14,7 @@ import torch
 from ..drift import SDC
 from ..learner import IncrementalClassifier
 from ..networks.embedder import embed, evaluating, laid_out
-from ..trainer import Training
+from ..training.trainer import Training
 from .harness import Result, Setup, clocked, compared, interleaved
 from .material import pictures
 

@@ -18,7 +18,17 @@ import torch
 
 from ..drift import semantic_drift
 from .elsewhere import Elsewhere
-from .harness import Result, Setup, Side, clocked, compared, interleaved, peak_memory, quartiles, reaches
+from .harness import (
+    Result,
+    Setup,
+    Side,
+    clocked,
+    compared,
+    interleaved,
+    peak_memory,
+    quartiles,
+    reaches,
+)
 
 D = 512
 SIGMA = 0.3

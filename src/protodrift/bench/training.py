@@ -26,16 +26,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..common.seeding import generator
 from ..data.batches import class_balanced_batches
-from ..data.dataset import Examples
-from ..data.transforms import CropFlip
+from ..data.examples import Examples
+from ..data.views import CropFlip
 from ..methods import Method
 from ..networks.build import in_layout
 from ..networks.embedder import Embedder
 from ..objectives import Triplet
 from ..objectives.metric import valid_triplets
-from ..seeding import generator
-from ..trainer import Trained, Training, train_network
+from ..training.trainer import Trained, Training, train_network
 from .elsewhere import Elsewhere
 from .harness import Result, Setup, Side, compared, interleaved, skipped
 from .material import network_for, pictures

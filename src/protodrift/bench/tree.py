@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..data.dataset import Dataset
-from ..recipes import get_recipe
-from ..recipes.base import Recipe
-from ..stages import MethodResult, Network
-from ..store import Store
-from ..tasks import TaskStream
+from ..data.examples import Dataset
+from ..data.tasks import TaskStream
+from ..experiments.recipe import Recipe
+from ..experiments.recipes import get_recipe
+from ..experiments.stages import MethodResult, Network
+from ..experiments.store import Store
 from .harness import Result, Setup, clocked, compared, interleaved
 from .material import pictures
 

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from .. import __version__
+from ..common.machine import wait_briefly
 from ..distributed import launched
-from ..machine import wait_briefly
 from . import (
     backbones,
     bench,

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         settings = {"cases": list(chosen), "quick": args.quick, "repeats": args.repeats, "finished": not interrupted}
         document = bench.as_json(results, facts, settings)
-        from ..saving import replace_file
+        from ..common.tensorfiles import replace_file
 
         replace_file(args.json, (json.dumps(document, indent=1) + "\n").encode())
     return 130 if interrupted else 0
@@ -80,7 +80,7 @@ def measure(
 ) -> tuple[list[Result], bool]:
     """Run cases; return what they measured, and whether Ctrl-C ended them early."""
     from .. import bench
-    from .. import machine as settings
+    from ..common import machine as settings
 
     print(settings.tune(threads), file=sys.stderr, flush=True)
     setup = bench.Setup(quick, repeats, lambda line: print(line, file=sys.stderr, flush=True))

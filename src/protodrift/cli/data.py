@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..data.named.check import Check
+    from ..data.datasets.check import Check
 
 _EPILOG = """\
 examples:
@@ -53,7 +53,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def show(args: argparse.Namespace) -> int:
     """Print a table of the datasets."""
-    from ..data.named import DATASETS, find_dataset
+    from ..data.datasets import DATASETS, find_dataset
     from ..errors import InputError
 
     rows = [("NAME", "CLASSES", "TRAIN", "TEST", "TERMS", "WHERE")]
@@ -76,8 +76,8 @@ def show(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     """Print what was counted beside what was published; status 1 if they differ."""
-    from ..data.named import check_dataset
-    from ..progress import counting
+    from ..common.progress import counting
+    from ..data.datasets import check_dataset
 
     with counting() as on_progress:
         found = check_dataset(args.name, args.data, images=args.images, on_progress=on_progress)
@@ -88,9 +88,9 @@ def get(args: argparse.Namespace) -> int:
     """Download what is missing, check it, and decode it if a size is asked for."""
     import warnings
 
-    from ..data.named import check_dataset, prepare_dataset
+    from ..common.progress import counting
+    from ..data.datasets import check_dataset, prepare_dataset
     from ..errors import SkippedImagesWarning
-    from ..progress import counting
 
     with counting() as on_progress:
         prepare_dataset(args.name, args.data, on_progress=on_progress)
@@ -98,7 +98,7 @@ def get(args: argparse.Namespace) -> int:
     status = _say(args.name, found)
     if args.size is None or (status and not (args.skip_bad_images or found.only_extra)):
         return status
-    from ..data.named import load_dataset
+    from ..data.datasets import load_dataset
 
     with counting() as on_progress, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SkippedImagesWarning)
@@ -117,7 +117,7 @@ def get(args: argparse.Namespace) -> int:
 
 
 def _say(name: str, found: Check) -> int:
-    from ..data.named import DATASETS
+    from ..data.datasets import DATASETS
 
     print(f"{DATASETS[name].title} in {found.folder}")
     print(f"  {'':24} {'counted':>9} {'published':>10}")

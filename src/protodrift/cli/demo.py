@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..experiments.stages import Tree
     from ..report import Summary
-    from ..stages import Tree
 
 _ROWS = ["E-Pre", "E-Fix"]
 _ROWS += [f"E-{name}{drift}" for name in ("FT", "LwF", "EWC", "MAS") for drift in ("", "+SDC", "+oracle")]
@@ -49,15 +49,15 @@ def _seed(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Train, print the table, write the report."""
-    from .. import machine
+    from ..common import machine
+    from ..common.progress import reporting
+    from ..common.tensorfiles import replace_file
     from ..data import load_digits
-    from ..pictures import take
-    from ..progress import reporting
-    from ..recipes import get_recipe
+    from ..experiments.recipes import get_recipe
+    from ..experiments.run import results_document
+    from ..experiments.samples import take
+    from ..experiments.stages import Tree
     from ..report import drift_panels, results_text, summaries
-    from ..runs import results_document
-    from ..saving import replace_file
-    from ..stages import Tree
 
     started = time.perf_counter()
     machine.tune()

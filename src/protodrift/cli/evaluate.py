@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from .words import add_memory, percent, plural, table
 
 if TYPE_CHECKING:
-    from ..evaluation import Evaluation, Part
     from ..learner import IncrementalClassifier
+    from ..model.evaluate import Evaluation, Part
 
 _EPILOG = """\
 examples:
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate, print, draw."""
     import sys
 
-    from .. import machine
+    from ..common import machine
+    from ..common.progress import reporting
     from ..data.photos import find_photos, read_photos, summary_of
     from ..errors import InputError
-    from ..evaluation import evaluate
     from ..learner import IncrementalClassifier
-    from ..progress import reporting
+    from ..model.evaluate import evaluate
 
     if args.confusion is not None and args.confusion.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--confusion {args.confusion}: the picture is an HTML page; give a name that ends in .html.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..memory_budget import size_text
+from ..common.ram import size_text
 
 _EPILOG = """\
 examples:
@@ -34,8 +34,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Export, check in onnxruntime, and say how equal the two are."""
-    from ..export import export_onnx
     from ..learner import IncrementalClassifier
+    from ..model.export import export_onnx
 
     result = export_onnx(IncrementalClassifier.load(args.model), args.onnx)
     print(

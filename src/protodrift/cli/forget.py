@@ -31,7 +31,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Forget the class."""
-    from ..forgetting import forget
+    from ..model.forget import forget
 
     left = forget(args.model, args.label)
     print(

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..memory_budget import size_text
+from ..common.ram import size_text
 from .words import percent, plural, span, table
 
 if TYPE_CHECKING:
-    from ..accounting import Account
     from ..learner import IncrementalClassifier
+    from ..model.audit import Account
 
 _EPILOG = """\
 examples:
@@ -43,8 +43,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Check the directory, and print what is in it."""
-    from ..accounting import account
     from ..learner import IncrementalClassifier
+    from ..model.audit import account
 
     clf = IncrementalClassifier.load(args.model)
     found = account(args.model)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(clf: IncrementalClassifier, found: Account) -> dict[str, Any]:
-    from ..accounting import class_bytes
+    from ..model.audit import class_bytes
 
     state, sizes = clf.state_, class_bytes(clf.state_)
     calibration = state.calibration
@@ -102,7 +102,7 @@ def _facts(clf: IncrementalClassifier, found: Account) -> dict[str, Any]:
 
 
 def _quantiles(values: list[float]) -> dict[str, float | None]:
-    from ..calibration import LEVELS
+    from ..training.calibration import LEVELS
 
     return {str(level): None if q == float("inf") else q for level, q in zip(LEVELS, values, strict=True)}
 
@@ -177,7 +177,7 @@ def _lesson_rows(facts: dict[str, Any]) -> list[list[object]]:
 
 def _print_files(args: argparse.Namespace, facts: dict[str, Any], found: Account) -> None:
     from ..data.photos import shown
-    from ..learning import has_unfinished, unfinished
+    from ..model.learn import has_unfinished, unfinished
 
     if args.files:
         print(table([[shown(f.name), f.bytes, f.what] for f in found.files], ["file", "bytes", "what"], right=[1]))

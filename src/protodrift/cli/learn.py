@@ -13,7 +13,7 @@ from .words import add_memory, percent, plural, span, time_text
 
 if TYPE_CHECKING:
     from ..data.photos import Found, Photos
-    from ..learning import Outcome, Place, Plan
+    from ..model.learn import Outcome, Place, Plan
 
 _EPILOG = """\
 examples:
@@ -92,7 +92,7 @@ def _whole(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Learn, and print a summary."""
     from ..data.photos import find_photos
-    from ..learning import look, workplace
+    from ..model.learn import look, workplace
 
     found = find_photos(args.data)
     if args.dry_run:
@@ -110,11 +110,11 @@ def run(args: argparse.Namespace) -> int:
 def _work(args: argparse.Namespace, place: Place, found: Found) -> tuple[Plan, Outcome, list[str]] | None:
     import warnings
 
-    from .. import machine
+    from ..common import machine
+    from ..common.progress import reporting
     from ..distributed import current
     from ..errors import CollapseWarning, ImportanceWarning
-    from ..learning import carry_out, prepare
-    from ..progress import reporting
+    from ..model.learn import carry_out, prepare
 
     options = {name: getattr(args, name) for name in ("size", "train", "epochs", "seed")}
     print(_model_line(place))

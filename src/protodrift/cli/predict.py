@@ -58,7 +58,7 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Predict batch by batch, print all answers."""
-    from .. import machine
+    from ..common import machine
     from ..learner import IncrementalClassifier
 
     machine.tune()

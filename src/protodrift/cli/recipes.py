@@ -35,7 +35,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def list_recipes(args: argparse.Namespace) -> int:
     """Print one line a recipe."""
-    from ..recipes import RECIPES
+    from ..experiments.recipes import RECIPES
 
     width = max(map(len, RECIPES))
     for name, make in RECIPES.items():
@@ -45,7 +45,7 @@ def list_recipes(args: argparse.Namespace) -> int:
 
 def show_recipe(args: argparse.Namespace) -> int:
     """Print the resolved recipe."""
-    from ..recipes import get_recipe, with_settings
+    from ..experiments.recipes import get_recipe, with_settings
     from .run import settings_of
 
     print(json.dumps(with_settings(get_recipe(args.recipe, args.budget), settings_of(args)).resolved(), indent=1))

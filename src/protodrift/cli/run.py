@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from .words import add_memory
 
 if TYPE_CHECKING:
-    from ..engines import Engine
-    from ..recipes.base import Recipe
+    from ..experiments.engines import Engine
+    from ..experiments.recipe import Recipe
 
 _EPILOG = """\
 examples:
@@ -120,7 +120,7 @@ def settings_in(texts: Iterable[str]) -> dict[str, str]:
 
 def chosen_recipe(args: argparse.Namespace, **more: str) -> Recipe:
     """Return the recipe that `recipe`, `--budget`, `--methods` and `--set` name, with `more` settings."""
-    from ..recipes import get_recipe, with_settings
+    from ..experiments.recipes import get_recipe, with_settings
 
     recipe = get_recipe(args.recipe, args.budget)
     if args.methods:
@@ -143,10 +143,11 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Run it, and print the table."""
-    from .. import machine, runs
+    from ..common import machine
+    from ..common.progress import reporting
     from ..distributed import current
     from ..errors import InputError
-    from ..progress import reporting
+    from ..experiments import run as runs
     from ..report import summary_text
 
     for option in ("jobs", "threads"):
@@ -187,6 +188,6 @@ def _engine(args: argparse.Namespace) -> Engine | None:
     """Return the engine that was asked for; None: the processes of this machine."""
     if args.engine == "local":
         return None
-    from ..engines import RayEngine
+    from ..experiments.engines import RayEngine
 
     return RayEngine(args.address, args.jobs, args.gpus_per_stage)

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..memory_budget import size_text
+from ..common.ram import size_text
 
 if TYPE_CHECKING:
-    from ..store import StageInfo
+    from ..experiments.store import StageInfo
 
 _EPILOG = """\
 examples:
@@ -44,7 +44,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def show(args: argparse.Namespace) -> int:
     """List runs, or the stages of one."""
     from ..errors import RunError
-    from ..store import list_stages
+    from ..experiments.store import list_stages
 
     if (args.path / "run.json").exists():
         total = 0
@@ -66,10 +66,10 @@ def show(args: argparse.Namespace) -> int:
 
 def remove(args: argparse.Namespace) -> int:
     """Remove the stages of one run."""
+    from ..common.tensorfiles import locked
     from ..errors import InputError, RunError, did_you_mean
-    from ..saving import locked
-    from ..stages import VERSIONS
-    from ..store import Store
+    from ..experiments.stages import VERSIONS
+    from ..experiments.store import Store
 
     for kind in args.kind or ():
         if kind not in VERSIONS:

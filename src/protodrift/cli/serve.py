@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     missing = [name for name in _PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"serving needs {', '.join(missing)}. Install:  pip install 'protodrift[serve]'")
-    from .. import machine
+    from ..common import machine
     from ..serve.app import build_app
     from ..serve.guard import read_token
     from ..serve.limits import Limits

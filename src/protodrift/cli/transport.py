@@ -52,7 +52,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Move the store, and say how well it was done."""
-    from ..progress import counting
+    from ..common.progress import counting
     from ..vectors import transport
 
     with counting() as on_progress:

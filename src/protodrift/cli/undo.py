@@ -27,7 +27,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Go back one version."""
-    from .. import saving
+    from ..common import tensorfiles as saving
 
     # Only its names are read: a damaged version is one to go back from.
     before = saving.listed_labels(saving.folder_of(args.model, saving.read_current(args.model)))

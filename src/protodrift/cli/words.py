@@ -71,7 +71,7 @@ def add_memory(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _bytes(text: str) -> int:
-    from ..memory_budget import parse_bytes
+    from ..common.ram import parse_bytes
 
     try:
         return parse_bytes(text)

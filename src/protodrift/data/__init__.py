@@ -9,15 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {
-    "Augmentation": "transforms",
-    "CropFlip": "transforms",
-    "Dataset": "dataset",
-    "Examples": "dataset",
+    "Augmentation": "views",
+    "CropFlip": "views",
+    "Dataset": "examples",
+    "Examples": "examples",
     "InputSpec": "arrays",
-    "RandomCropFlip": "transforms",
-    "ResizedCropFlip": "transforms",
+    "RandomCropFlip": "views",
+    "ResizedCropFlip": "views",
     "class_balanced_batches": "batches",
-    "load_digits": "digits",
+    "load_digits": "datasets.digits",
     "load_folder": "folder",
     "read_image": "folder",
     "read_images": "arrays",
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from .arrays import read_images as read_images
     from .arrays import read_labels as read_labels
     from .batches import class_balanced_batches as class_balanced_batches
-    from .dataset import Dataset as Dataset
-    from .dataset import Examples as Examples
-    from .digits import load_digits as load_digits
+    from .datasets.digits import load_digits as load_digits
+    from .examples import Dataset as Dataset
+    from .examples import Examples as Examples
     from .folder import load_folder as load_folder
     from .folder import read_image as read_image
     from .folder import scan_folder as scan_folder
-    from .transforms import Augmentation as Augmentation
-    from .transforms import CropFlip as CropFlip
-    from .transforms import RandomCropFlip as RandomCropFlip
-    from .transforms import ResizedCropFlip as ResizedCropFlip
+    from .views import Augmentation as Augmentation
+    from .views import CropFlip as CropFlip
+    from .views import RandomCropFlip as RandomCropFlip
+    from .views import ResizedCropFlip as ResizedCropFlip
 
 
 def __getattr__(name: str) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..common.labels import Label
 from ..errors import InputError
-from ..labels import Label
 
 _CHANNELS = (1, 3, 4)
 

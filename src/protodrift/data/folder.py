@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from ..decoding import read_image as read_image
-from ..decoding import to_rgb as to_rgb
 from ..errors import InputError, SkippedImagesWarning
+from .images import read_image as read_image
+from .images import to_rgb as to_rgb
 
 if TYPE_CHECKING:
-    from .dataset import Dataset
+    from .examples import Dataset
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ def load_folder(
         A `Dataset` whose labels are the names of the class folders.
     """
     from .arrays import InputSpec
-    from .dataset import Dataset, Examples
-    from .stored import room
+    from .examples import Dataset, Examples
+    from .spill import room
 
     parts, low, high = [], 255, 0
     skipped: list[str] = []

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..decoding import fitted
 from ..errors import InputError
 from .arrays import InputSpec
-from .dataset import Examples
+from .examples import Examples
 from .folder import image_files, scan_folder
-from .stored import room
+from .images import fitted
+from .spill import room
 
 SMALLEST_SIDE = 8
 """Pixels; what is smaller or thinner shows nothing."""

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ..common.files import nameless_file
+from ..common.labels import Label
+from ..common.pool import Pool
+from ..common.ram import size_text
 from ..drift.base import Drift, FittedDrift
-from ..drift.gate import Gated
-from ..drift.local import LocalLinear
+from ..drift.kernel import DriftSums, MeanSums
 from ..drift.sdc import SDC, RelativeSDC, relative_bandwidth
-from ..drift.sharded import DriftSums, MeanSums
+from ..drift.successors.gate import Gated
+from ..drift.successors.local import LocalLinear
 from ..errors import RunError
-from ..files import nameless_file
-from ..labels import Label
-from ..memory_budget import size_text
 from ..networks.embedder import Embedder, block_rows, embed, embed_in_parts
-from ..pool import Pool
-from ..prototypes import Prototypes
+from ..prototypes.store import Prototypes
 from .world import Tensors, World
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..common.progress import Reporter, silent
 from ..errors import RunError
-from ..progress import Reporter, silent
 from .world import Tensors, World
 
 if TYPE_CHECKING:
+    from ..experiments.stages import Tree
+    from ..experiments.store import Store
     from ..methods import Method
-    from ..stages import Tree
-    from ..store import Store
-    from ..trainer import Checkpoint
+    from ..training.trainer import Checkpoint
 
 Packed = tuple[dict[str, Any], dict[str, Tensors]]
 

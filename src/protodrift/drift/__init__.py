@@ -1,21 +1,21 @@
 """How stored prototypes are moved when the network moves: semantic drift compensation and its relatives."""
 
-from .adagauss import AdaGauss
-from .adc import ADC, Probes, adversarial_pairs
+from ..prototypes.update import DriftReport, compensate
 from .base import Drift, FittedDrift
-from .blend import Blend
-from .compensate import DriftReport, compensate
-from .dpcr import DualProjection
-from .efc import EFCKernel
-from .folds import HeldOut, leave_one_class_out
-from .gate import Gated
-from .gp import GaussianProcess
-from .linear import MeanShift, Procrustes, Ridge, RidgeToIdentity
-from .local import LocalLinear
+from .kernel import DriftSums, MeanSums
 from .oracle import Oracle
-from .residual import AffineKernel
 from .sdc import SDC, FittedSDC, KernelSums, RelativeSDC, semantic_drift
-from .sharded import DriftSums, MeanSums
+from .successors.adagauss import AdaGauss
+from .successors.adc import ADC, Probes, adversarial_pairs
+from .successors.blend import Blend
+from .successors.dpcr import DualProjection
+from .successors.efc import EFCKernel
+from .successors.folds import HeldOut, leave_one_class_out
+from .successors.gate import Gated
+from .successors.gp import GaussianProcess
+from .successors.linear import MeanShift, Procrustes, Ridge, RidgeToIdentity
+from .successors.local import LocalLinear
+from .successors.residual import AffineKernel
 
 __all__ = [
     "ADC",

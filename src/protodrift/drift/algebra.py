@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..pool import HERE, Pool
+from ..common.pool import HERE, Pool
 
 _SMALLEST = 1e-10
 """Eigenvalues of a Gram matrix below this share of the largest are rounding: embeddings come in float32, whose relative

@@ -9,9 +9,9 @@ from typing import ClassVar, overload
 
 import torch
 
-from ..config import Config
+from ..common.config import Config
 from ..errors import InputError
-from ..statistics import Covariance
+from ..prototypes.covariance import Covariance
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 """Images (N, ...) -> embeddings (N, D), differentiable."""

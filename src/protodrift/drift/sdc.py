@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from ..config import number, optional, whole
-from ..pool import HERE, Pool
+from ..common.config import number, optional, whole
+from ..common.pool import HERE, Pool
 from .algebra import squared_distances
 from .base import Drift, FittedDrift, check_pairs, check_prototypes
 

@@ -2,6 +2,6 @@
 
 from .build import BACKBONES, build_embedder
 from .embedder import Embedder, embed
-from .pretrained import describe_weights, load_backbone_weights
+from .weights import describe_weights, load_backbone_weights
 
 __all__ = ["BACKBONES", "Embedder", "build_embedder", "describe_weights", "embed", "load_backbone_weights"]

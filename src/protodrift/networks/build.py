@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from .. import seeding
+from ..common import seeding
 from ..data.arrays import InputSpec
 from ..errors import InputError, did_you_mean
-from . import efficientnet_lite, resnet, small, vgg
+from .backbones import efficientnet_lite, resnet, small, vgg
 from .embedder import Embedder, evaluating
-from .pretrained import ORIGINS, announce, find_weights, load_backbone_weights, pixel_statistics
+from .weights import ORIGINS, announce, find_weights, load_backbone_weights, pixel_statistics
 
 if TYPE_CHECKING:
     from ..objectives import Objective

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from ..common.files import file_sha256
 from ..errors import InputError
-from ..files import file_sha256
 
 MOST_BYTES = 2 << 30
 """What a weight file may weigh; VGG16's has 0.5 GB."""
@@ -55,8 +55,8 @@ def fetch(url: str) -> Path:
     Raises:
         InputError: if it cannot be had, is too large, or is not what its hash promises. Wrong bytes are not kept.
     """
-    from ..data.named.base import RemoteFile, cache_home
-    from ..data.named.download import download
+    from ..data.datasets.base import RemoteFile, cache_home
+    from ..data.datasets.download import download
 
     expected = expected_hash(url)
     address = url.partition("#")[0]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
-from ..config import Config
-from ..step import Step
+from ..common.config import Config
+from ..training.step import Step
 
 if TYPE_CHECKING:
     from ..networks.embedder import Embedder

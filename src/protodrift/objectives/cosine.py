@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..config import number
+from ..common.config import number
 from ..distributed.passes import embedded
 from ..distributed.world import current
-from ..prototypes import class_means
-from ..step import Step
+from ..prototypes.store import class_means
+from ..training.step import Step
 from .base import Held
 from .softmax import _Heads
 

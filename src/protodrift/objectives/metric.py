@@ -15,9 +15,9 @@ import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 from torch import nn
 
-from ..config import number, one_of, optional
+from ..common.config import number, one_of, optional
 from ..errors import InputError
-from ..step import Step
+from ..training.step import Step
 from .base import Held, Objective
 
 if TYPE_CHECKING:

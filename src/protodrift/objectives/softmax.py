@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..config import flag, number, one_of
-from ..step import Step
+from ..common.config import flag, number, one_of
+from ..training.step import Step
 from .base import Held, Objective
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..config import number
+from ..common.config import number
 from ..errors import InputError
-from ..step import Step
+from ..training.step import Step
 from .base import Penalty, TaskContext, Tensors
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from .. import distributed, seeding
-from ..config import Config
+from .. import distributed
+from ..common import seeding
+from ..common.config import Config
 from ..data.batches import class_balanced_batches
 from ..errors import ImportanceWarning, InputError
 from ..networks.embedder import laid_out
-from ..step import Step
+from ..training.step import Step
 
 if TYPE_CHECKING:
     from ..networks.embedder import Embedder

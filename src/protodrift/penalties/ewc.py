@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from ..config import flag, number, one_of
+from ..common.config import flag, number, one_of
 from .base import IMPORTANCE_BATCH, Importance, TaskContext, Tensors, squared_gradients
 from .single import mean_squared_gradients
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..config import number, one_of
-from ..step import Step
+from ..common.config import number, one_of
+from ..training.step import Step
 from .base import Penalty, Tensors
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from .. import distributed
-from ..config import number, one_of
+from ..common.config import number, one_of
 from .base import Importance, TaskContext, Tensors, squared_gradients
 
 if TYPE_CHECKING:

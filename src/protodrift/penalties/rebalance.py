@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..config import number, one_of, whole
+from ..common.config import number, one_of, whole
 from ..errors import InputError
 from ..objectives.cosine import CosineHead, cosine_heads
-from ..step import Step
+from ..training.step import Step
 from .base import Penalty, TaskContext, Tensors
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from .ewc import EWC
 
 if TYPE_CHECKING:
     from ..networks.embedder import Embedder
-    from ..step import Step
+    from ..training.step import Step
 
 WIDEST = 4096  # a rotation is a dense matrix of width x width, and so is its eigenproblem
 

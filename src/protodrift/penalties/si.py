@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ..config import number, one_of
+from ..common.config import number, one_of
 from ..errors import InputError
-from ..step import Step
+from ..training.step import Step
 from .base import Penalty, TaskContext, Tensors
 
 if TYPE_CHECKING:

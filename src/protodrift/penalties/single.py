@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from .. import distributed
-from ..step import Step
+from ..training.step import Step
 from .base import TaskContext, Tensors
 
 if TYPE_CHECKING:

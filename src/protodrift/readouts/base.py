@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import torch
 
-from ..config import Config
+from ..common.config import Config
+from ..common.pool import HERE, Pool
 from ..errors import InputError
-from ..pool import HERE, Pool
-from ..statistics import Covariance, dense
-from ..statistics import Tensors as Tensors
+from ..prototypes.covariance import Covariance, dense
+from ..prototypes.covariance import Tensors as Tensors
 
 SCORES_AT_ONCE = 2**25
 """Scores held at once where only the best class is asked for, n x K: 256 MB of float64."""

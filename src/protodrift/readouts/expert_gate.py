@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .. import seeding
-from ..config import number, whole
+from ..common import seeding
+from ..common.config import number, whole
+from ..common.pool import HERE, Pool
 from ..errors import InputError
-from ..pool import HERE, Pool
 from .base import Readout, Tensors, View
 
 

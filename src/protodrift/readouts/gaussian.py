@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..config import flag, number, one_of
-from ..statistics import Covariance
+from ..common.config import flag, number, one_of
+from ..prototypes.covariance import Covariance
 from .base import Readout, View
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from ..config import number
-from ..pool import HERE, Pool
+from ..common.config import number
+from ..common.pool import HERE, Pool
 from .base import Readout, Tensors, View
 
 

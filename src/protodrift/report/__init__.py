@@ -5,7 +5,13 @@ a run where embeddings are drawn.
 """
 
 from .build import FORMATS, Group, Run, groups_of, read_runs, report
-from .figures import accuracy_curves, class_distances, confusion_matrices, distance_curves, final_bars
+from .figures import (
+    accuracy_curves,
+    class_distances,
+    confusion_matrices,
+    distance_curves,
+    final_bars,
+)
 from .figures_drift import drift_field, drift_panels, tsne_map
 from .formats import to_csv, to_json, to_latex, to_markdown
 from .page import Section, render, results_table, side_by_side, style, write

@@ -9,13 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from .. import pictures
 from ..errors import InputError, RunError, did_you_mean
-from ..memory import Everything
-from ..pictures import Picture
-from ..runs import read_results
+from ..exemplars import Everything
+from ..experiments import samples as pictures
+from ..experiments.run import read_results
+from ..experiments.samples import Picture
 from . import formats
-from .figures import accuracy_curves, caption, class_distances, confusion_matrices, distance_curves, final_bars
+from .figures import (
+    accuracy_curves,
+    caption,
+    class_distances,
+    confusion_matrices,
+    distance_curves,
+    final_bars,
+)
 from .figures_drift import drift_field, drift_panels, tsne_map
 from .page import Section, render, results_table
 from .plots import NAMED

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from ..common.labels import Label
 from ..errors import InputError
-from ..labels import Label
-from ..pictures import Picture
+from ..experiments.samples import Picture
 from . import svg
 from .figures import caption, panel
 

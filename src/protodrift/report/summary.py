@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..config import decode
+from ..common.config import decode
+from ..common.labels import Label
 from ..errors import InputError, RunError
-from ..labels import Label
-from ..memory import Everything
+from ..exemplars import Everything
 from ..methods import Method
 from .paper import paper_table
 

@@ -18,8 +18,9 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from .. import __version__
+from ..model import answers
 from ..report.page import style
-from . import answers, images, schemas
+from . import images, schemas
 from .batching import Batcher, Rows
 from .guard import Guard
 from .limits import Limits

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import saving
+from ..common import tensorfiles as saving
+from ..common.labels import Label
 from ..errors import ModelFileError
-from ..labels import Label
-from ..learned import LearnerState
+from ..training.state import LearnerState
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Config, Rule, number, whole
+from ..common.config import Config, Rule, number, whole
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import saving
+from ..common import tensorfiles as saving
 from ..errors import InputError, ModelFileError, ProtodriftError
 from ..learner import IncrementalClassifier
-from . import answers
+from ..model import answers
 from .history import Cache, drift_map, read_steps
 
 RETRY = 10.0

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..common.tensorfiles import sync_directory
 from ..errors import InputError, did_you_mean
-from ..saving import sync_directory
 
 FORMATS = {".npy": "npy", ".parquet": "parquet", ".pq": "parquet", ".faiss": "faiss", ".index": "faiss"}
 """Ends of file names, and what they mean."""

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import seeding
+from ..common import seeding
 from ..drift.base import Drift, FittedDrift
-from ..drift.linear import FittedAffine, Procrustes, Ridge
+from ..drift.successors.linear import FittedAffine, Procrustes, Ridge
 from ..errors import InputError
 from .recall import check_metric, first_found, nearest, recall, similarity
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..common.tensorfiles import sync_directory
 from ..drift.base import Drift
 from ..errors import InputError
-from ..saving import sync_directory
 from .formats import NpySink, Sink, Source, format_of, open_sink, open_source, stored_dtype
 from .mover import HeldOutReport, Mover, fit_mover
 

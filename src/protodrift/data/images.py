@@ -1,0 +1,120 @@
+"""From an image file to pixels; and a worker process that does it for many files.
+
+Imports neither torch nor the rest of the package: a worker starts in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from ..errors import InputError
+
+Job = dict[str, Any]
+"""What a worker is told: "part" (which array), "start" (its first row), "files"."""
+
+
+_WIDE = ("I", "I;16", "I;16B", "I;16L", "F")
+"""Pillow's modes of more than 8 bits a value."""
+
+_BAND = 2**18  # pixels that are held as float64 at a time
+
+
+def read_image(path: str | Path, size: int, fit: str = "centre") -> np.ndarray:
+    """Decode one image of any kind as (size, size, 3) uint8.
+
+    EXIF orientation is honoured; transparent parts become white; grey, palette, CMYK and 16-bit images become RGB.
+    `fit="centre"` resizes the short side to `size` and crops the centre; `fit="squash"` resizes both sides to `size`.
+
+    Raises:
+        InputError: naming the file, if it cannot be decoded.
+    """
+    try:
+        with Image.open(path) as image:
+            return fitted(image, size, fit)
+    except FileNotFoundError:
+        raise InputError(f"there is no image {path}.") from None
+    except Exception as error:  # whatever a damaged file makes one of Pillow's many decoders say
+        raise InputError(f"{path} cannot be read as an image ({error}). Remove or replace it.") from None
+
+
+def fitted(image: Image.Image, size: int, fit: str = "centre") -> np.ndarray:
+    """Return an opened image as `read_image` does; what is wrong with it, Pillow says in its own words."""
+    upright = ImageOps.exif_transpose(image)
+    # What is grey stays so until it is small: RGB takes four times the room.
+    upright = _stretched(upright) if upright.mode in _WIDE else to_rgb(upright)
+    if fit == "squash":
+        small = upright.resize((size, size), resample=Image.Resampling.BILINEAR)
+    else:
+        small = ImageOps.fit(upright, (size, size), method=Image.Resampling.BILINEAR)
+    return np.asarray(small.convert("RGB"), dtype=np.uint8)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any Pillow mode to RGB; what is transparent becomes white, not whatever colour hides below it."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode in _WIDE:
+        return _stretched(image).convert("RGB")
+    if "A" in image.getbands() or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _stretched(image: Image.Image) -> Image.Image:
+    """Bring the values of a wide mode to 8-bit grey.
+
+    Pillow clips them at 255: a 16-bit image would turn white. Its own range is stretched instead, by bands of rows: in
+    float64 the whole of a large image would take a gigabyte.
+    """
+    width, height = image.size
+    rows = max(1, _BAND // width)
+    bands = [(top, min(top + rows, height)) for top in range(0, height, rows)]
+
+    def values(band: tuple[int, int]) -> np.ndarray:
+        return np.asarray(image.crop((0, band[0], width, band[1])), dtype=np.float64)
+
+    highest = float(np.max([values(band).max() for band in bands]))
+    factor = 255.0 / (65535.0 if image.mode != "F" else max(highest, 1e-12))
+    if highest <= 255 and image.mode != "F":
+        factor = 1.0
+    grey = np.empty((height, width), dtype=np.uint8)
+    for band in bands:
+        grey[slice(*band)] = np.clip(values(band) * factor, 0, 255)
+    return Image.fromarray(grey)
+
+
+def serve() -> None:
+    """Be a worker: read one line with the arrays, then one line a job; answer each with the rows that failed."""
+    decode = decoder(json.loads(sys.stdin.readline()))
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(decode(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+def decoder(task: dict[str, Any]) -> Callable[[Job], dict[str, str]]:
+    """Return a function that decodes a job's files into their rows, and says why for each row that failed.
+
+    Args:
+        task: "outs": `.npy` files of (N, 3, size, size) uint8; "size" and "fit" as in `read_image`.
+    """
+    arrays = [np.lib.format.open_memmap(out, mode="r+") for out in task["outs"]]
+
+    def decode(job: Job) -> dict[str, str]:
+        failed = {}
+        for row, file in enumerate(job["files"], job["start"]):
+            try:
+                arrays[job["part"]][row] = read_image(file, task["size"], task["fit"]).transpose(2, 0, 1)
+            except InputError as error:
+                failed[str(row)] = str(error)
+        return failed
+
+    return decode

@@ -1,0 +1,1 @@
+"""What came after SDC: estimators with the same interface."""

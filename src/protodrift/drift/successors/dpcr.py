@@ -1,0 +1,79 @@
+"""DPCR's dual projection: one linear map for the task, and a projection for every class (ICML 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ...common.config import number, one_of
+from ...prototypes.covariance import Covariance
+from ..algebra import Spectrum
+from ..base import Drift, FittedDrift
+from .linear import FittedAffine, Ridge
+
+
+@dataclass(frozen=True)
+class DualProjection(Drift):
+    """P_c = A U_c U_c', p -> p P_c, Phi_c -> P_c' Phi_c P_c: a ridge map, then the class's own subspace.
+
+    Phi_c = Sigma_c + p p' is the class's mean outer product, U_c its eigenvectors with eigenvalues above `threshold` of
+    the largest. It needs a covariance of every class; a prototype without one is moved by A alone.
+
+    Args:
+        ridge: of A, as for `Ridge`.
+        threshold: relative; the smaller, the more of each class's directions stay.
+        order: "after": the class's projection follows A, as written above; "before": P_c = U_c U_c' A, which leaves
+            what the class really spans untouched.
+    """
+
+    ridge: float = 1e-2
+    threshold: float = 1e-3
+    order: str = "after"
+    rules: ClassVar = {"ridge": number(0), "threshold": number(0, 1), "order": one_of("after", "before")}
+
+    @property
+    def keeps(self) -> Covariance | None:
+        """A full covariance of every class."""
+        return Covariance()
+
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDualProjection:
+        """Solve for A."""
+        return FittedDualProjection(self, Ridge(self.ridge).fit(z_old, z_new))
+
+
+@dataclass(frozen=True)
+class FittedDualProjection(FittedDrift):
+    """The task's map; every class brings its own projection."""
+
+    config: DualProjection
+    linear: FittedAffine
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return p A: what can be said without covariances."""
+        return self.linear.explain(prototypes)
+
+    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return p P_c, and P_c' Phi_c P_c about it.
+
+        Phi_c is decomposed within the r directions that all classes span, and everything after that has as many columns
+        as the class has directions of its own: K r^3 instead of K D^3.
+        """
+        p, weight = prototypes.double(), self.linear.weight
+        basis = Spectrum.of(covariances.sum(dim=0, dtype=torch.float64) + p.T @ p).vectors
+        means, moved = p.clone(), covariances.clone()
+        for row, sigma in enumerate(covariances):
+            phi = sigma.double() + torch.outer(p[row], p[row])
+            values, vectors = torch.linalg.eigh(basis.T @ phi @ basis)
+            own = basis @ vectors[:, values > self.config.threshold * values[-1:]]
+            if self.config.order == "after":  # P = A U U'
+                reached = weight @ own
+                means[row] = (p[row] @ reached) @ own.T
+                pushed = own @ (reached.T @ phi @ reached) @ own.T
+            else:  # P = U U' A
+                reached = own.T @ weight
+                means[row] = (p[row] @ own) @ reached
+                pushed = reached.T @ (own.T @ phi @ own) @ reached
+            moved[row] = (pushed - torch.outer(means[row], means[row])).to(moved.dtype)
+        return means.to(prototypes.dtype), moved

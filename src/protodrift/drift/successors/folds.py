@@ -1,0 +1,127 @@
+"""Leave-one-class-out: how an estimator fares on a class it was not shown, measured on the current classes.
+
+Old classes are not among the current images, so an error on left-out IMAGES says nothing about them (the rest of their
+class is there); an error on a left-out CLASS does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...common.pool import HERE, Pool
+from ..algebra import squared_distances
+from ..base import Drift
+
+_ENOUGH = 4  # classes; of fewer, leaving one out leaves too little of the field to judge an estimator by
+_PARTS = 6
+_AT_ONCE = 4096  # images whose distances are held at once
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What an estimator said about classes it was not shown.
+
+    Attributes:
+        before: (C, D) their means in the old space.
+        predicted: (C, D) where the estimator, fitted without them, puts these.
+        after: (C, D) their true means in the new space.
+        distance: (C,) from each mean to the nearest image it was fitted on.
+    """
+
+    before: torch.Tensor
+    predicted: torch.Tensor
+    after: torch.Tensor
+    distance: torch.Tensor
+
+    @property
+    def errors(self) -> torch.Tensor:
+        """|predicted - after|, (C,)."""
+        lengths: torch.Tensor = torch.linalg.vector_norm(self.predicted - self.after, dim=1)
+        return lengths
+
+    @property
+    def errors_of_none(self) -> torch.Tensor:
+        """|before - after|, (C,): what not moving would have cost."""
+        lengths: torch.Tensor = torch.linalg.vector_norm(self.before - self.after, dim=1)
+        return lengths
+
+
+def leave_one_class_out(
+    drift: Drift,
+    z_old: torch.Tensor,
+    z_new: torch.Tensor,
+    labels: torch.Tensor | None = None,
+    folds: int = 10,
+    pool: Pool = HERE,
+) -> HeldOut:
+    """Fit on all classes but one, ask about that one's mean, for every class in turn.
+
+    Args:
+        drift: the estimator.
+        z_old, z_new: (N, D) the current images before and after.
+        labels: (N,) their classes; with fewer than four, clusters of each class stand in for classes.
+        folds: at most so many fits; with more classes, several are left out at once.
+        pool: where the images are; elsewhere than here, each piece gives its own.
+    """
+    groups = as_groups(z_old, labels, pool)
+    counts = pool.counts(groups)
+    count = len(counts)
+    fold_of = torch.arange(count) % max(2, min(folds, count))
+    before, after = (pool.means(z, groups, counts).to(z.dtype) for z in (z_old, z_new))
+    predicted, distance = before.clone(), torch.zeros(count, dtype=torch.float64)
+    for fold in fold_of.unique():
+        out = fold_of == fold
+        # Of images that are all the same there is one group: nothing can be left out, and it is asked about that.
+        shown = ~out[groups] if count > 1 else torch.ones_like(groups, dtype=torch.bool)
+        part = None if labels is None else labels[shown]
+        predicted[out] = pool.fit(drift, z_old[shown], z_new[shown], part).transport(before[out])
+        distance[out] = nearest(before[out], z_old[shown], pool)
+    return HeldOut(before, predicted, after, distance)
+
+
+def nearest(points: torch.Tensor, z: torch.Tensor, pool: Pool = HERE) -> torch.Tensor:
+    """Return how far each of (K, D) points is from the nearest image, (K,) in float64."""
+    least = torch.full((len(points),), torch.inf, dtype=torch.float64)
+    for part in z.split(_AT_ONCE) if len(z) else ():
+        least = torch.minimum(least, squared_distances(points, part).amin(dim=1))
+    return pool.least(least).sqrt()
+
+
+def as_groups(z: torch.Tensor, labels: torch.Tensor | None, pool: Pool = HERE) -> torch.Tensor:
+    """Return a group 0..C-1 for every image: its class; of fewer than four classes, a cluster of its class."""
+    labels = torch.zeros(len(z), dtype=torch.long) if labels is None else labels
+    present = pool.counts(labels) > 0
+    groups = (present.cumsum(dim=0) - 1)[labels]
+    count = int(present.sum())
+    if count >= _ENOUGH:
+        return groups
+    parts, first = torch.zeros_like(groups), 0
+    for group in range(count):
+        own = clusters(z[groups == group], -(-_PARTS // count), pool=pool)
+        parts[groups == group] = own + first
+        first += len(pool.counts(own))
+    return parts
+
+
+def clusters(z: torch.Tensor, count: int, rounds: int = 20, pool: Pool = HERE) -> torch.Tensor:
+    """Return a cluster of each row, (N,), none empty: k-means from farthest-first centres; nothing is drawn."""
+    z = z.double()
+    images = pool.images(z)
+    count = min(count, images)
+    mean = pool.total(z.sum(dim=0, keepdim=True)) / images
+    at = pool.farthest(z, _squared(mean, z)[0])[None]
+    for _ in range(count - 1):
+        at = torch.cat([at, pool.farthest(z, _squared(at, z).amin(dim=0))[None]])
+    for _ in range(rounds):
+        assigned: torch.Tensor = _squared(at, z).argmin(dim=0)
+        sums = pool.total(torch.zeros_like(at).index_add_(0, assigned, z))
+        sizes = pool.total(torch.bincount(assigned, minlength=count))
+        at = torch.where(sizes[:, None] > 0, sums / sizes[:, None].clamp(min=1), at)
+    return ((sizes > 0).cumsum(dim=0) - 1)[assigned]
+
+
+def _squared(points: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Return (K, n) squared distances; n may be 0, where a piece has no image of a class."""
+    return squared_distances(points, z) if len(z) else z.new_zeros(len(points), 0)

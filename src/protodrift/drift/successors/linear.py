@@ -1,0 +1,183 @@
+"""Drift as one linear map of the whole space: mean shift, ridge (LDC), ridge toward the identity (SLDC), Procrustes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ...common.config import flag, number, one_of
+from ..algebra import Spectrum
+from ..base import Drift, FittedDrift, check_pairs, check_prototypes
+
+
+@dataclass(frozen=True)
+class FittedAffine(FittedDrift):
+    """x -> (x - centre) A + target, in float64.
+
+    Attributes:
+        weight: (D_old, D_new) A.
+        centre: (D_old,).
+        target: (D_new,) where the centre goes.
+        inverse: (D_old, D_old) of which h = (x - centre)' inverse (x - centre) + floor is the leverage of x.
+        floor: 1/N if the target is a mean of N images, else 0.
+    """
+
+    weight: torch.Tensor
+    centre: torch.Tensor
+    target: torch.Tensor
+    inverse: torch.Tensor
+    floor: float
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the image of each prototype, and the `effective_samples` behind it: 1 / leverage."""
+        check_prototypes(prototypes, len(self.weight))
+        x = prototypes.double() - self.centre
+        leverage = torch.einsum("kd,de,ke->k", x, self.inverse, x) + self.floor
+        moved = (x @ self.weight + self.target).to(prototypes.dtype)
+        return moved, {"effective_samples": leverage.clamp(min=1e-12).reciprocal().to(prototypes.dtype)}
+
+    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return means and A' Sigma A."""
+        return self.explain(prototypes)[0], push(covariances, self.weight)
+
+
+def push(covariances: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return A' Sigma A, (K, D, D), (D, E) -> (K, E, E); class by class, in float64."""
+    moved = [(weight.T @ (sigma.double() @ weight)).to(covariances.dtype) for sigma in covariances]
+    return torch.stack(moved) if moved else covariances.new_zeros(0, weight.shape[1], weight.shape[1])
+
+
+@dataclass(frozen=True)
+class MeanShift(Drift):
+    """Every prototype moves by the mean drift of the current images: SDC with an infinite sigma.
+
+    >>> z = torch.eye(3)
+    >>> MeanShift().fit(z, z + torch.tensor([1.0, 0.0, 0.0])).transport(torch.zeros(1, 3))
+    tensor([[1., 0., 0.]])
+    """
+
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
+        """Average the drift."""
+        check_pairs(z_old, z_new)
+        centre, target = z_old.double().mean(dim=0), z_new.double().mean(dim=0)
+        identity = torch.eye(len(centre), dtype=torch.float64)
+        return FittedAffine(identity, centre, target, 0 * identity, 1 / len(z_old))
+
+
+@dataclass(frozen=True)
+class Ridge(Drift):
+    """One linear map of the whole space, in closed form: A = argmin |M A - Z|^2 + lambda |A|^2, p -> p A.
+
+    Learnable drift compensation (LDC, ECCV 2024) learns the same map without the ridge by gradient steps.
+    lambda = ridge * trace(M'M) / D. Sizes of old and new embeddings may differ.
+
+    Args:
+        ridge: relative to the mean eigenvalue of M'M.
+        intercept: M and Z are centred first, so that a translation is free.
+    """
+
+    ridge: float = 1e-2
+    intercept: bool = False
+    rules: ClassVar = {"ridge": number(0), "intercept": flag}
+
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
+        """Solve for A."""
+        check_pairs(z_old, z_new, same_size=False)
+        x, y, centre, target = _centred(z_old, z_new, self.intercept)
+        inverse = Spectrum.of(x.T @ x).inverse(self.ridge)
+        return FittedAffine(inverse @ (x.T @ y), centre, target, inverse, self.intercept / len(x))
+
+
+@dataclass(frozen=True)
+class RidgeToIdentity(Drift):
+    """A linear map that is the identity where the images do not say otherwise.
+
+    shrink="prior": A = argmin |M A - Z|^2 + lambda |A - I|^2 = I + (M'M + lambda I)^-1 M'(Z - M),
+    lambda = ridge * trace(M'M) / D: each direction is as far from the identity as its images can tell.
+    shrink="blend": A <- (1 - w) A + w I of the plain ridge solution, w = exp(-N / (alpha D)) (SLDC, AAAI 2026).
+
+    Args:
+        ridge: relative to the mean eigenvalue of M'M.
+        intercept: M and Z are centred first, so that a translation is free.
+        shrink: "prior" or "blend".
+        alpha: of the blend.
+    """
+
+    ridge: float = 1e-2
+    intercept: bool = True
+    shrink: str = "prior"
+    alpha: float = 1.0
+    rules: ClassVar = {
+        "ridge": number(0),
+        "intercept": flag,
+        "shrink": one_of("prior", "blend"),
+        "alpha": number(above=0),
+    }
+
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
+        """Solve for A."""
+        check_pairs(z_old, z_new)
+        x, y, centre, target = _centred(z_old, z_new, self.intercept)
+        inverse = Spectrum.of(x.T @ x).inverse(self.ridge)
+        identity = torch.eye(x.shape[1], dtype=x.dtype)
+        if self.shrink == "prior":
+            weight = identity + inverse @ (x.T @ (y - x))
+        else:
+            w = math.exp(-len(x) / (self.alpha * x.shape[1]))
+            weight = torch.lerp(inverse @ (x.T @ y), identity, w)
+        return FittedAffine(weight, centre, target, inverse, self.intercept / len(x))
+
+
+@dataclass(frozen=True)
+class Procrustes(Drift):
+    """The rotation (or reflection) that brings M nearest to Z: Q = U V' from the SVD M'Z = U S V', p -> p Q.
+
+    Directions that the images do not span are turned as little as possible. With D_old < D_new, Q has orthonormal rows
+    (M is padded); with D_old > D_new orthonormal columns.
+
+    Args:
+        intercept: M and Z are centred first, so that a translation is free.
+        scale: also one factor for all directions, s = sum(S) / |M|^2.
+    """
+
+    intercept: bool = False
+    scale: bool = False
+    rules: ClassVar = {"intercept": flag, "scale": flag}
+
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
+        """Solve for Q."""
+        check_pairs(z_old, z_new, same_size=False)
+        x, y, centre, target = _centred(z_old, z_new, self.intercept)
+        turn, singular = nearest_rotation(x.T @ y)
+        if self.scale:
+            turn = turn * float(singular.sum() / x.square().sum().clamp(min=1e-300))
+        inverse = Spectrum.of(x.T @ x).inverse(1e-6)
+        return FittedAffine(turn, centre, target, inverse, self.intercept / len(x))
+
+
+def nearest_rotation(cross: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return Q with orthonormal rows or columns that maximises trace(Q' cross), and the singular values of cross.
+
+    Where cross says nothing (its null spaces), Q is the one nearest to the (rectangular) identity.
+    """
+    u, singular, vh = torch.linalg.svd(cross, full_matrices=True)
+    rank = int((singular > 1e-5 * singular[:1]).sum())
+    turn = u[:, :rank] @ vh[:rank]
+    u0, v0 = u[:, rank:], vh[rank:]
+    if u0.shape[1] and v0.shape[0]:
+        identity = torch.eye(*cross.shape, dtype=cross.dtype)
+        a, _, bh = torch.linalg.svd(u0.T @ identity @ v0.T, full_matrices=False)
+        turn = turn + u0 @ a @ bh @ v0
+    return turn, singular
+
+
+def _centred(
+    z_old: torch.Tensor, z_new: torch.Tensor, intercept: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return both in float64 about the points that the map takes to each other: their means, or the origin."""
+    x, y = z_old.double(), z_new.double()
+    centre, target = x.mean(dim=0) * intercept, y.mean(dim=0) * intercept
+    return x - centre, y - target, centre, target

@@ -1,0 +1,109 @@
+"""What a worker does with a stage, whoever started it: a process of this machine, or of a Ray cluster."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ...common import machine
+from ...common.progress import Reporter, describe
+from ...errors import ProtodriftError
+from ...methods import Method
+from ...training.trainer import OnProgress, Progress
+from ..stages import Tree
+
+Tell = Callable[[int, str, "Progress | None"], None]
+"""How a worker tells of a training: the job's number, what is trained, where it is (None: it ended)."""
+
+_PAUSE = 0.2  # seconds between two words about one training: nobody reads faster
+
+
+@dataclass(frozen=True)
+class Job:
+    """One stage, as it is sent to a worker.
+
+    Attributes:
+        number: its place in the plan; progress is told under it, so a stage that is tried again keeps its line.
+        key: what the stage is called where the plan was made; a worker that would call it otherwise refuses.
+        kind, method, task: what to ask the tree for.
+    """
+
+    number: int
+    key: str
+    kind: str
+    method: Method
+    task: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a worker needs before its first stage.
+
+    Attributes:
+        name: of the tree; a worker keeps the last one, with its data.
+        make_tree: makes the tree on the shared store; picklable.
+        threads: of every computation; stages carry it in their keys.
+    """
+
+    name: str
+    make_tree: Callable[[Reporter], Tree]
+    threads: int
+
+
+class _Telling(Reporter):
+    """A worker's reporter: progress goes to the process that shows it."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.tell: Tell = lambda number, label, at: None
+
+    @contextmanager
+    def training(self, method: Method, task: int) -> Iterator[OnProgress | None]:
+        """Give a callback for one training."""
+        label, said = describe(method, task), 0.0
+
+        def update(at: Progress) -> None:
+            nonlocal said
+            if at.epoch == at.epochs or time.monotonic() - said > _PAUSE:
+                said = time.monotonic()
+                self.tell(self.number, label, at)
+
+        try:
+            yield update
+        finally:
+            self.tell(self.number, label, None)
+
+
+_telling = _Telling()
+_held: tuple[str, Tree] | None = None
+
+
+def compute(setting: Setting, job: Job, tell: Tell) -> str:
+    """Compute one stage here; return what went wrong, or ""."""
+    _telling.number, _telling.tell = job.number, tell
+    try:
+        tree = _tree(setting)
+        if tree.key(job.kind, job.method, job.task) != job.key:
+            return (
+                f"a worker knows the {job.kind} stage of task {job.task} under another name than this process: its "
+                "data, weights or protodrift are not the same. Give every machine the same files, or name a folder "
+                "that all of them see with --data."
+            )
+        tree.compute(job.kind, job.method, job.task)
+    except ProtodriftError as error:
+        return str(error)
+    except Exception:
+        return f"a {job.kind} stage of task {job.task} failed in a worker:\n{traceback.format_exc()}"
+    return ""
+
+
+def _tree(setting: Setting) -> Tree:
+    global _held
+    machine.tune(setting.threads)
+    if _held is None or _held[0] != setting.name:
+        _held = None  # its data may be large: gone before the next comes
+        _held = setting.name, setting.make_tree(_telling)
+    return _held[1]

@@ -1,0 +1,272 @@
+"""What a recipe is: an experiment as frozen, validated data, and how single values of it are set by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from ..common.config import Config, encode, number, one_of, optional, part, whole
+from ..common.labels import Label
+from ..common.progress import Reporter, silent
+from ..data import Dataset
+from ..data.tasks import TaskStream, ordered
+from ..data.views import Augmentation, CropFlip, RandomCropFlip, ResizedCropFlip
+from ..errors import InputError, did_you_mean
+from ..methods import Method
+from ..training.trainer import Training, Warmup
+from .stages import Network, Tree
+from .store import Store
+
+VIEWS = {
+    "plain": "images as they are; colour photos of 32 pixels or more are cropped with padding and mirrored",
+    "cifar": "4 pixels of black padding at 32 x 32, a random crop back to size, mirrored half of the time",
+    "paper": "256 x 256 stored for 224, a random crop, mirrored; evaluation on the centre crop (Sec. 5)",
+    "centre": "as paper, but the short side is resized and the centre cut out: nothing is squashed",
+    "released": "short side 256 for 224, a random part of random size and shape, mirrored; evaluation on the centre",
+}
+"""How training sees images at random. The sizes scale with the recipe's `size`."""
+
+_CROPPED = ("paper", "centre", "released")
+
+
+@dataclass(frozen=True)
+class Recipe(Config):
+    """An experiment: data, split, network, training, methods.
+
+    Args:
+        name: what it is called.
+        about: one line: which table or figure it is.
+        data: "digits", a name from `protodrift data ls`, or "folder": the folder given at run time.
+        tasks, first, step: how the classes are cut into tasks, as for `TaskStream`.
+        classes: the tasks spelled out instead.
+        class_order: the seed of the class order; None: sorted. It is not the training seed.
+        use_classes: how many classes take part, the first ones of the order; None: all.
+        size: side of the images that the network sees.
+        view: how training sees images at random, and evaluation in one way; see `VIEWS`.
+        test_fraction: share of each class held out for testing, where the data has no test part of its own.
+        validation: a share of each class's TRAINING images that is held out and stands in for the test images, which
+            are not looked at: for choosing constants. None: the test images.
+        train_images, test_images: at most so many images of each class, the first ones of the data; None: all.
+        network: the network.
+        warmup: a training of the backbone as a classifier of the first task's classes, before the first task, or None.
+        training: how metric objectives are trained.
+        classifier_training: how objectives that classify are trained; None: the same.
+        exemplar_training: how those that also remember old images are trained; None: as all that classify.
+        rows: the methods by name, in the order of the table.
+        table: the paper's table whose numbers stand beside ours, such as "table5_eleven_tasks/cifar100", or "".
+        budget: "paper", "cpu" or "drift", for recipes that have several.
+        mean_images: how many training images of each old class its true mean is measured on; None: all.
+        data_seed: chooses the classes of a set of which a part is taken (ImageNet-Subset); None: the first, sorted.
+        notes: where the constants come from, for people who read the recipe.
+    """
+
+    name: str
+    about: str
+    data: str
+    rows: tuple[tuple[str, Method], ...]
+    tasks: int | None = None
+    first: int | None = None
+    step: int | None = None
+    classes: tuple[tuple[str | int, ...], ...] | None = None
+    class_order: int | None = None
+    use_classes: int | None = None
+    size: int = 32
+    view: str = "plain"
+    test_fraction: float = 0.2
+    validation: float | None = None
+    train_images: int | None = None
+    test_images: int | None = None
+    network: Network = Network()
+    training: Training = Training()
+    classifier_training: Training | None = None
+    exemplar_training: Training | None = None
+    warmup: Warmup | None = None
+    table: str = ""
+    budget: str = ""
+    mean_images: int | None = None
+    data_seed: int | None = None
+    notes: tuple[str, ...] = ()
+
+    rules: ClassVar = {
+        "tasks": optional(whole(1)),
+        "first": optional(whole(1)),
+        "step": optional(whole(1)),
+        "class_order": optional(whole(0, 2**32 - 1)),
+        "use_classes": optional(whole(2)),
+        "size": whole(8),
+        "view": one_of(*VIEWS),
+        "test_fraction": number(0.01, 0.9),
+        "validation": optional(number(0.01, 0.9)),
+        "train_images": optional(whole(2)),
+        "test_images": optional(whole(1)),
+        "mean_images": optional(whole(1)),
+        "data_seed": optional(whole(0, 2**32 - 1)),
+        "network": part(Network),
+        "training": part(Training),
+        "classifier_training": optional(part(Training)),
+        "exemplar_training": optional(part(Training)),
+        "warmup": optional(part(Warmup)),
+    }
+    added: ClassVar = frozenset(
+        {
+            "use_classes", "view", "validation", "train_images", "test_images", "warmup", "budget", "mean_images",
+            "notes", "exemplar_training", "data_seed",
+        }
+    )  # fmt: skip
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """The methods by name."""
+        return dict(self.rows)
+
+    def only(self, names: list[str]) -> Recipe:
+        """Return the recipe with some of its methods, in the order given."""
+        for name in names:
+            if name not in self.methods:
+                raise InputError(f"recipe {self.name!r} has no method {name!r}. {did_you_mean(name, self.methods)}")
+        return replace(self, rows=tuple((name, self.methods[name]) for name in dict.fromkeys(names)))
+
+    @property
+    def stored_size(self) -> int:
+        """The side at which images are stored: larger than what the network sees where it sees crops (256 for 224)."""
+        return round(self.size * 256 / 224) if self.view in _CROPPED else self.size
+
+    @property
+    def fit(self) -> str:
+        """How photos become squares: "squash", or "centre": the short side is resized and the centre cut out."""
+        return "squash" if self.view == "paper" else "centre"
+
+    @property
+    def augment(self) -> Augmentation | str:
+        """The random views of training."""
+        views: dict[str, Augmentation | str] = {
+            "plain": "auto",
+            "cifar": CropFlip(pad=max(1, self.size // 8), mode="zeros"),
+            "paper": RandomCropFlip(self.size),
+            "centre": RandomCropFlip(self.size),
+            "released": ResizedCropFlip(self.size),
+        }
+        return views[self.view]
+
+    @property
+    def seen_network(self) -> Network:
+        """The network with the centre view that belongs to this recipe's random views."""
+        return replace(self.network, crop=self.size) if self.view in _CROPPED else self.network
+
+    def tree(
+        self,
+        stream: TaskStream,
+        *,
+        seed: int = 0,
+        store: Store | None = None,
+        reporter: Reporter = silent,
+        device: str = "cpu",
+        ranks: int | None = None,
+    ) -> Tree:
+        """Return the tree of stages of this recipe for one seed."""
+        return Tree(
+            stream,
+            network=self.seen_network,
+            training=self.training,
+            classifier_training=self.classifier_training,
+            exemplar_training=self.exemplar_training,
+            warmup=self.warmup,
+            augment=self.augment,
+            mean_images=self.mean_images,
+            seed=seed,
+            device=device,
+            store=store,
+            reporter=reporter,
+            ranks=ranks,
+        )
+
+    def stream(self, dataset: Dataset) -> TaskStream:
+        """Cut a dataset into this recipe's tasks."""
+        order: int | list[Label] | None = self.class_order
+        if self.use_classes is not None:
+            order = ordered(dataset.classes, self.class_order)[: self.use_classes]
+            dataset = dataset.of_classes(order)
+        return TaskStream(
+            dataset, self.tasks, first=self.first, step=self.step, classes=self.classes, class_order=order
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """Return everything, JSON-able, as `protodrift show` prints it."""
+        document: dict[str, Any] = encode(self, complete=True)
+        document["rows"] = {name: encode(method, complete=True) for name, method in self.rows}
+        return document
+
+
+def with_settings(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
+    """Return the recipe with single values changed, as by `--set sigma=0.2 --set EWC.gamma=1e6`.
+
+    A name is a field of the recipe or of anything in it. Where several kinds of things have a field of that name, say
+    which: `EWC.gamma`, `training.epochs`.
+
+    Raises:
+        InputError: for an unknown or ambiguous name, with what was probably meant, or a value that does not fit.
+    """
+    for key, text in settings.items():
+        owners = sorted({owner for owner, name in _fields(recipe) if key in (name, f"{owner}.{name}")})
+        if not owners:
+            known = {f"{owner}.{name}" for owner, name in _fields(recipe)} | {name for _, name in _fields(recipe)}
+            raise InputError(f"recipe {recipe.name!r} has no setting {key!r}. {did_you_mean(key, known)}")
+        if len(owners) > 1:
+            choices = ", ".join(f"{owner}.{key}" for owner in owners)
+            raise InputError(f"setting {key!r} is not clear: say which of {choices}.")
+        recipe = _changed(recipe, "recipe", owners[0], key.rsplit(".", 1)[-1], _value(text))
+    return recipe
+
+
+_FIXED = ("name", "about", "rows", "data", "table", "budget", "notes")
+
+
+def _fields(config: Config, owner: str = "recipe") -> Iterator[tuple[str, str]]:
+    for field in dataclasses.fields(config):
+        if owner == "recipe" and field.name in _FIXED:
+            continue
+        value = getattr(config, field.name)
+        if isinstance(value, Config):
+            yield from _fields(value, _owner(owner, field.name, value))
+        elif isinstance(value, tuple) and value and all(isinstance(item, Config) for item in value):
+            for item in value:
+                yield from _fields(item, type(item).__name__)
+        elif owner != "Method":  # an axis is not a plain value: other methods are other rows
+            yield owner, field.name
+    if isinstance(config, Recipe):
+        for _, method in config.rows:
+            yield from _fields(method, "Method")
+
+
+def _owner(outer: str, field: str, value: Config) -> str:
+    """Name the owner of nested settings: `training`, `warmup.training` in the recipe; `EWC`, `SDC` in its methods."""
+    if outer[0].isupper():
+        return type(value).__name__
+    return field if outer == "recipe" else f"{outer}.{field}"
+
+
+def _changed(config: Any, here: str, owner: str, name: str, value: Any) -> Any:
+    """Return a copy of a tree of configs in which every `owner` has `name` set to `value`."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        old = getattr(config, field.name)
+        if here == owner and field.name == name:
+            changes[name] = value
+        elif isinstance(old, Config):
+            changes[field.name] = _changed(old, _owner(here, field.name, old), owner, name, value)
+        elif field.name == "rows":
+            changes["rows"] = tuple((row, _changed(method, "Method", owner, name, value)) for row, method in old)
+        elif isinstance(old, tuple) and old and all(isinstance(item, Config) for item in old):
+            changes[field.name] = tuple(_changed(item, type(item).__name__, owner, name, value) for item in old)
+    return replace(config, **changes)
+
+
+def _value(text: str) -> Any:
+    """Read a value as JSON if it is JSON (0.2, 1e7, true, null), else as the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,342 @@
+"""Runs a recipe into a directory: stages, results, and what made them.
+
+RUN/run.json        the resolved recipe, versions, commit
+RUN/results.json    a table as data: every method and seed
+RUN/pictures/       a sample of embeddings, for figures
+RUN/stages/         finished stages; RUN/epochs/ the training under way
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..common.config import encode
+from ..common.progress import Reporter, silent
+from ..common.tensorfiles import locked, replace_file
+from ..data import Dataset, load_digits, load_folder
+from ..data.tasks import TaskStream
+from ..distributed.world import World, current
+from ..distributed.writing import compute_together
+from ..errors import InputError, ModelFileError, RunError
+from ..networks.build import backbone_name
+from ..networks.weights import describe_weights
+from . import samples as pictures
+from .engines import Engine, LocalEngine, compute_stages
+from .recipe import Recipe
+from .stages import MethodResult, Tree
+from .store import Store
+
+FORMAT_VERSION = 1
+
+
+def load_data(recipe: Recipe, data: str | Path | None, skip_bad_images: bool = False) -> Dataset:
+    """Return the dataset of a recipe: of its size, with `validation` some training images in place of the test images.
+
+    Args:
+        recipe: says which data, and at what size.
+        data: the folder for "folder"; for a named dataset the folder that holds it, or None: where it is looked for.
+        skip_bad_images: leave out images that cannot be decoded, instead of refusing the set.
+    """
+    dataset = _load(recipe, data, skip_bad_images)
+    if recipe.validation is not None:
+        dataset = dataset.split(recipe.validation)
+    return dataset.first_of_each(recipe.train_images, recipe.test_images)
+
+
+def _load(recipe: Recipe, data: str | Path | None, skip_bad_images: bool) -> Dataset:
+    if recipe.data == "digits":
+        if data is not None:
+            raise InputError(f"recipe {recipe.name!r} has its own data: drop --data, or run the recipe 'folder'.")
+        return load_digits()
+    if recipe.data != "folder":
+        from ..data.datasets import load_dataset
+
+        return load_dataset(
+            recipe.data,
+            data,
+            size=recipe.stored_size,
+            fit=recipe.fit,
+            seed=recipe.data_seed,
+            skip_bad_images=skip_bad_images,
+        )
+    if data is None:
+        raise InputError(f"recipe {recipe.name!r} runs on a folder of yours: say which with --data DIR.")
+    dataset = load_folder(data, recipe.stored_size, fit=recipe.fit, skip_bad_images=skip_bad_images)
+    if len(dataset.classes) < 2:
+        raise InputError(
+            f"{data} has one class, {dataset.classes[0]!r}: an experiment needs two or more class folders."
+        )
+    return dataset.split(recipe.test_fraction)
+
+
+def run(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    seeds: Iterable[int] = (0,),
+    data: str | Path | None = None,
+    skip_bad_images: bool = False,
+    jobs: int = 1,
+    engine: Engine | None = None,
+    reporter: Reporter = silent,
+    command: str = "",
+) -> dict[str, Any]:
+    """Run a recipe, or go on where an interrupted run stopped, and return the results document.
+
+    Args:
+        recipe: what to run.
+        out: the run directory. One that was made by another recipe or configuration is refused.
+        seeds: training seeds.
+        data: the folder, for recipes that need one.
+        skip_bad_images: leave out images that cannot be decoded.
+        jobs: how many processes compute stages at the same time, each with this process's number of threads.
+        engine: where stages are computed; None: `jobs` processes of this machine.
+        reporter: shows progress.
+        command: written beside the results.
+    """
+    out, seeds, world = Path(out), tuple(seeds), current()
+    if not world.alone and (jobs > 1 or engine is not None):
+        raise InputError(
+            "torchrun shares one training among its ranks, and engines (--jobs, --engine) share out whole stages. Use "
+            "one of them: torchrun for a network that takes long to train, engines for many trainings."
+        )
+    dataset = world.first_before_others(lambda: load_data(recipe, data, skip_bad_images))
+    stream = recipe.stream(dataset)
+    if not world.is_first:
+        return _follow(world, recipe, stream, seeds)
+    _check_target(out)
+    if engine is None and jobs > 1:
+        engine = LocalEngine(jobs)
+    device = "cpu" if engine is None else engine.device
+    store = None
+    try:
+        with contextlib.nullcontext() if engine is None else engine.opened(), _claimed(out):
+            _check_same_run(out, recipe, dataset)
+            store = Store(out)
+            ranks = world.on_first(lambda: _begun_with(out))
+            _write_json(out / "run.json", _run_document(recipe, dataset, stream.split, ranks))
+            results: list[MethodResult] = []
+            trainings = 0
+            for seed in seeds:
+                make_tree = partial(
+                    recipe.tree, stream, seed=seed, store=store, reporter=reporter, device=device, ranks=ranks
+                )
+                tree = world.first_before_others(make_tree)
+                if not world.alone:
+                    compute_together(world, tree, recipe.methods, reporter)
+                if engine is not None:
+                    make = partial(_worker_tree, recipe, _absolute(data), skip_bad_images, _absolute(out), seed, device)
+                    compute_stages(make, tree, recipe.methods, engine=engine, reporter=reporter)
+                results += tree.run(recipe.methods).values()
+                trainings += tree.trainings(recipe.methods)
+                document = results_document(recipe, stream.task_classes, stream.split, results, trainings, command)
+                _write_json(out / "results.json", document)
+                if seed == seeds[0]:
+                    pictures.keep(out, tree, recipe.methods)
+    except ModelFileError as error:
+        raise RunError(str(error)) from None
+    except OSError as error:
+        raise RunError(f"cannot use the run directory {out}: {error.strerror or error}.") from error
+    return document
+
+
+def _follow(world: World, recipe: Recipe, stream: TaskStream, seeds: Iterable[int]) -> dict[str, Any]:
+    """Take part in a run as one of the ranks that do not write; there is nothing to return."""
+    ranks = world.on_first(lambda: 0)
+    for seed in seeds:
+        tree = world.first_before_others(partial(recipe.tree, stream, seed=seed, ranks=ranks))
+        compute_together(world, tree, recipe.methods)
+    return {}
+
+
+def _begun_with(out: Path) -> int:
+    """Return the number of ranks that stages of this run are named after: what it began with."""
+    try:
+        return int(json.loads((out / "run.json").read_bytes()).get("ranks", 1))
+    except FileNotFoundError:
+        return current().size
+    except (OSError, ValueError, TypeError, AttributeError):
+        return current().size  # a damaged run.json is written anew
+
+
+@contextlib.contextmanager
+def _claimed(out: Path) -> Iterator[None]:
+    """Make the run directory, and hold its lock."""
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        yield
+
+
+def _absolute(path: str | Path | None) -> Any:
+    """Name a path for a process that works elsewhere; links stay, they may lead to the same place on every machine."""
+    return path if path is None else os.path.abspath(path)
+
+
+def _worker_tree(
+    recipe: Recipe,
+    data: str | None,
+    skip_bad_images: bool,
+    out: str,
+    seed: int,
+    device: str,
+    reporter: Reporter,
+) -> Tree:
+    """Make the tree of a run in a worker process."""
+    stream = recipe.stream(load_data(recipe, data, skip_bad_images))
+    store, ranks = Store(out, shared=True), _begun_with(Path(out))
+    return recipe.tree(stream, seed=seed, store=store, reporter=reporter, device=device, ranks=ranks)
+
+
+def results_document(
+    recipe: Recipe,
+    tasks: Iterable[Iterable[str | int]],
+    split: str,
+    results: Iterable[MethodResult],
+    trainings: int,
+    command: str,
+) -> dict[str, Any]:
+    """Return what `results.json` holds: the run's facts, and a list with one entry a method and seed."""
+    return {
+        "format": "protodrift-results",
+        "format_version": FORMAT_VERSION,
+        "recipe": recipe.name,
+        "about": recipe.about,
+        "table": recipe.table,
+        "data": recipe.data,
+        "split": split,
+        "tasks": [list(task) for task in tasks],
+        "trainings": trainings,
+        "command": command,
+        "environment": environment(),
+        "results": [result.to_json() for result in results],
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Return what a result depends on beside its configuration."""
+    return {
+        "protodrift": __version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        **({} if current().alone else {"ranks": current().size}),
+    }
+
+
+def read_results(run_directory: str | Path) -> dict[str, Any]:
+    """Read and check the `results.json` of a run directory (or the file itself)."""
+    path = Path(run_directory)
+    path = path / "results.json" if path.is_dir() else path
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{path} is not there: {run_directory} holds no finished run.") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read as results ({error}).") from None
+    if not isinstance(document, dict) or document.get("format") != "protodrift-results":
+        raise RunError(f"{path} does not hold protodrift results.")
+    if document.get("format_version") != FORMAT_VERSION:
+        raise RunError(
+            f"{path} has format version {document.get('format_version')!r}, this protodrift reads {FORMAT_VERSION}. "
+            "Use the protodrift that made it, or run the recipe again."
+        )
+    return document
+
+
+def _check_target(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file. Choose another --out.")
+    if out.is_dir() and not (out / "run.json").exists():
+        others = sorted(p.name for p in out.iterdir() if p.name not in ("stages", "epochs", ".lock", ".run.json.new"))
+        if others:
+            raise RunError(
+                f"{out} exists and is not a run directory (it holds {', '.join(others[:3])}). Choose another --out."
+            )
+
+
+def _identity(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
+    """What must not change within a run directory; methods and seeds may be added."""
+    document = {
+        key: value for key, value in recipe.resolved().items() if key not in ("rows", "about", "table", "notes")
+    }
+    document["dataset"] = [dataset.name, len(dataset.train), len(dataset.test or ()), [str(c) for c in dataset.classes]]
+    return json.loads(json.dumps(document))  # type: ignore[no-any-return]
+
+
+def _check_same_run(out: Path, recipe: Recipe, dataset: Dataset) -> None:
+    path = out / "run.json"
+    if not path.exists():
+        return
+    try:
+        before = json.loads(path.read_bytes())
+        version, identity, rows = before["format_version"], before["identity"], before["rows"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # a damaged run.json is written anew; stages are checked by themselves
+    if version != FORMAT_VERSION:
+        raise RunError(f"{out} was made by another version of protodrift (format {version!r}). Choose another --out.")
+    now = _identity(recipe, dataset)
+    for key in sorted(set(now) | set(identity)):
+        if now.get(key) != identity.get(key):
+            raise RunError(
+                f"{out} holds a run with {key} = {_short(identity.get(key))}, this one has {_short(now.get(key))}. "
+                "Choose another --out."
+            )
+    for name, method in recipe.rows:
+        if name in rows and rows[name] != json.loads(json.dumps(encode(method))):
+            raise RunError(f"{out} holds a run whose method {name!r} is set differently. Choose another --out.")
+
+
+def _run_document(recipe: Recipe, dataset: Dataset, split: str, ranks: int) -> dict[str, Any]:
+    rows = {name: encode(method) for name, method in recipe.rows}
+    return {
+        "format": "protodrift-run",
+        "format_version": FORMAT_VERSION,
+        "identity": _identity(recipe, dataset),
+        "split": split,
+        "rows": rows,
+        "weights": _weights(recipe, dataset),
+        "environment": environment(),
+        **({"ranks": ranks} if ranks > 1 else {}),
+    }
+
+
+def _weights(recipe: Recipe, dataset: Dataset) -> dict[str, str] | None:
+    """Return source, hash and licence of the weights that a run starts from; where they lie is this machine's."""
+    network = recipe.network
+    facts = describe_weights(backbone_name(network.backbone, dataset.spec, network.crop), network.weights)
+    return facts and {key: value for key, value in facts.items() if key != "path"}
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    replace_file(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree this package runs from, or None for an installed package."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None

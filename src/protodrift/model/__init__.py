@@ -1,0 +1,1 @@
+"""A model on disk and what people do with it: learn, predict, evaluate, forget, export."""

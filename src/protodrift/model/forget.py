@@ -1,0 +1,89 @@
+"""Taking a class out of a model directory, in all versions that are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common import tensorfiles as saving
+from ..common.labels import Label
+from ..errors import InputError
+from ..learner import IncrementalClassifier
+from ..training.state import LearnerState, trained_with, unknown_class, without
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left after a class was forgotten.
+
+    Attributes:
+        version: the new version; the only one.
+        classes: how many the model knows.
+        removed: how many older versions went.
+        trained: whether the network was trained with the class's images; None: not known any more.
+        shared: whether sums over all classes are kept, which hold its share.
+    """
+
+    version: int
+    classes: int
+    removed: int
+    trained: bool | None
+    shared: bool
+
+
+def forget(path: str | Path, label: Label) -> Left:
+    """Remove a class's prototype and statistics from a model, and every version that had them.
+
+    A version never changes once it is written: a new one without the class is written and becomes the only one. Killed
+    in between, the old ones are still there; they are not on the chain any more, `inspect` names them, and forgetting
+    the class again, or the next lesson, removes them.
+
+    Raises:
+        InputError: if the model does not know the class.
+        ModelFileError: if it cannot be read or written, or older versions cannot be removed.
+    """
+    path = Path(path)
+    saving.read_current(path)
+    try:
+        with saving.locked(path):
+            clf = IncrementalClassifier.load(path)
+            state = clf.state_
+            label = _own_kind(label, state.prototypes.labels)
+            if label not in state.prototypes.labels:
+                return _finished(path, state, label)
+            clf.state_ = without(state, label)
+            versions = sum(folder.name.isdigit() for folder in (path / "versions").iterdir())
+            clf.save(path, root=True, holding=True, store_images=True)  # what was stored before may be stored again
+            return _left(path, clf.state_, versions, trained_with(state, label))
+    except OSError as error:
+        raise saving.unwritable(path, error) from error
+
+
+def _finished(path: Path, state: LearnerState, label: Label) -> Left:
+    """Finish a forget that wrote its version and could not remove the others: these still name the class."""
+    left_behind = saving.unreachable(path)
+    versions = [folder for folder in left_behind if folder.name.removeprefix(".new-gone-").isdigit()]
+    named = any(label in saving.listed_labels(folder) for folder in versions)
+    saving.remove_others(path)  # whatever it is: it may hold a class whose name is gone already
+    if not named:
+        unknown = unknown_class(label, state.prototypes.labels)
+        if left_behind:
+            names = ", ".join(f"versions/{folder.name}" for folder in left_behind)
+            raise InputError(f"{unknown} What an interrupted command had left in {path} was removed: {names}.")
+        raise unknown
+    return _left(path, state, len(versions), None)
+
+
+def _left(path: Path, state: LearnerState, removed: int, trained: bool | None) -> Left:
+    shared = bool(state.readout) or any(state.trained.kept)
+    return Left(saving.read_current(path).version, len(state.prototypes), removed, trained, shared)
+
+
+def _own_kind(label: Label, labels: tuple[Label, ...]) -> Label:
+    """Return the label as the model has it: a command line knows only text."""
+    if isinstance(label, str) and labels and isinstance(labels[0], int):
+        try:
+            return int(label)
+        except ValueError:
+            return label
+    return label

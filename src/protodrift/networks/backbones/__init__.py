@@ -1,0 +1,1 @@
+"""Networks that map an image to pooled features."""

@@ -1,0 +1,115 @@
+"""Prototypes: every class is its mean embedding (Eq. 3). One store, from label to row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ..common.labels import Label
+from . import covariance as class_statistics
+from .covariance import Covariance, Tensors
+
+_AT_ONCE = 2048  # rows
+
+
+def class_means(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the mean embedding of each class, Eq. 3: mu_c = 1/n_c sum_i [y_i = c] z_i.
+
+    Summed in float64, so that the mean of many images does not depend on their order. Embeddings of unit length have a
+    mean inside the unit ball; it is not normalised again.
+
+    Args:
+        z: (N, D) embeddings.
+        rows: (N,) class index of each, in 0..count-1.
+        count: K, the number of classes.
+
+    Returns:
+        (K, D); a class without an image gets NaN, which no read-out ever chooses.
+
+    >>> class_means(torch.tensor([[0.0, 2.0], [2.0, 2.0], [5.0, 5.0]]), torch.tensor([0, 0, 1]), 2)
+    tensor([[1., 2.],
+            [5., 5.]])
+    """
+    sums = torch.zeros(count, z.shape[1], dtype=torch.float64)
+    for some, of in zip(z.split(_AT_ONCE), rows.split(_AT_ONCE), strict=True):  # z may be a file, larger than memory
+        sums.index_add_(0, of, some.double())
+    counts = torch.bincount(rows, minlength=count)
+    return (sums / counts[:, None]).to(z.dtype)
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """The prototypes of all classes seen so far. Immutable: every change returns a new store.
+
+    Attributes:
+        labels: K labels in task order, sorted within a task.
+        means: (K, D) mu_c.
+        counts: (K,) images each was computed from.
+        tasks: (K,) the task, counted from 1, in which each class was learned.
+        statistics: what is kept of each class beside its mean: a covariance in the form that `Covariance` says, or
+            nothing.
+    """
+
+    labels: tuple[Label, ...]
+    means: torch.Tensor
+    counts: torch.Tensor
+    tasks: torch.Tensor
+    statistics: Tensors = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def row(self, label: Label) -> int:
+        """Return the row of a label."""
+        return self.labels.index(label)
+
+    @property
+    def bytes(self) -> int:
+        """What means and statistics take, in bytes."""
+        return sum(part.numel() * part.element_size() for part in (self.means, *self.statistics.values()))
+
+    def moved_to(self, means: torch.Tensor, statistics: Tensors | None = None) -> Prototypes:
+        """Return the same classes at other places, with other statistics if they are given."""
+        if means.shape != self.means.shape:
+            raise ValueError(f"{tuple(means.shape)} means for prototypes of shape {tuple(self.means.shape)}")
+        return replace(self, means=means, statistics=self.statistics if statistics is None else statistics)
+
+    @staticmethod
+    def of(
+        labels: Sequence[Label], z: torch.Tensor, rows: torch.Tensor, task: int, covariance: Covariance | None = None
+    ) -> Prototypes:
+        """Compute the prototypes of a task's classes from its embeddings (Eq. 3), and the covariances asked for."""
+        return Prototypes(
+            tuple(labels),
+            class_means(z, rows, len(labels)),
+            torch.bincount(rows, minlength=len(labels)),
+            torch.full((len(labels),), task),
+            {} if covariance is None else covariance.measure(z, rows, len(labels)),
+        )
+
+    @staticmethod
+    def joined(old: Prototypes | None, new: Prototypes) -> Prototypes:
+        """Return old and new classes in one store; a class that stands in both takes its new mean and count."""
+        if old is None:
+            return new
+        again = {label: row for row, label in enumerate(new.labels)}
+        known = set(old.labels)
+        fresh = [row for label, row in again.items() if label not in known]
+        means, counts = old.means.clone(), old.counts.clone()
+        for row, label in enumerate(old.labels):
+            if label in again:
+                means[row], counts[row] = new.means[again[label]], new.counts[again[label]]
+        both = [(row, again[label]) for row, label in enumerate(old.labels) if label in again]
+        stay = int(old.counts.sum()) - sum(int(old.counts[row]) for row, _ in both)
+        statistics = class_statistics.joined(
+            old.statistics, new.statistics, counts=(stay, int(new.counts.sum())), again=both, fresh=fresh
+        )
+        return Prototypes(
+            old.labels + tuple(new.labels[row] for row in fresh),
+            torch.cat([means, new.means[fresh]]),
+            torch.cat([counts, new.counts[fresh]]),
+            torch.cat([old.tasks, new.tasks[fresh]]),
+            statistics,
+        )

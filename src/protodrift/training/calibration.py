@@ -1,0 +1,246 @@
+"""How sure an answer is, and when the right answer is "none of them".
+
+Both are measured on images that the network was not trained on: how far they lie from their own prototype (quantiles,
+one row a class) and how sharp a softmax over the scores must be to be right as often as it says (a temperature).
+Without old images neither can be measured again later. So each row stays with its class, and moves with its prototype:
+where drift compensation says that a prototype may be off by u, distances to it grow to sqrt(q^2 + u^2).
+
+"Far" is relative where there are three classes or more: the distance to the class over the mean distance to all
+classes, in the coordinates of the read-out. An image of none of the classes is about equally far from all. With one or
+two classes it is the plain distance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from ..data.batches import members_of
+from ..readouts import squared_distances
+
+LEVELS = (0.5, 0.75, 0.9, 0.95, 0.99)
+"""Which quantiles of the held-out distances are kept."""
+
+UNKNOWN_LEVEL = 0.95
+"""An image farther away than this share of held-out images of its class is called unknown."""
+
+PRIOR_IMAGES = 5.0
+"""A class's own scale counts as much as that of all classes together when it rests on this many images."""
+
+DEFAULT_TEMPERATURE = 0.1
+"""Where no image could be held out: d^2 of unit vectors lies in 0..4."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is known about the distances and scores of K classes. Immutable; rows as in `Prototypes`.
+
+    Attributes:
+        quantiles: (K, len(LEVELS)) of the distance between an image of the class and its prototype; inf: not known.
+        relative: (K, len(LEVELS)) of the relative distance; inf: not known.
+        temperatures: (K,) of the softmax over scores, for answers that name the class.
+        images: (K,) held-out images behind each row; 0: taken over from the other classes, or not known.
+        honest: (K,) whether those images were really held out: False, where the network was trained on them too.
+    """
+
+    quantiles: torch.Tensor
+    relative: torch.Tensor
+    temperatures: torch.Tensor
+    images: torch.Tensor
+    honest: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.quantiles)
+
+    @staticmethod
+    def unknown(count: int, temperature: float = DEFAULT_TEMPERATURE) -> Calibration:
+        """Return the calibration of `count` classes about which nothing is known: nothing is ever too far away."""
+        return Calibration(
+            torch.full((count, len(LEVELS)), torch.inf),
+            torch.full((count, len(LEVELS)), torch.inf),
+            torch.full((count,), float(temperature)),
+            torch.zeros(count, dtype=torch.long),
+            torch.zeros(count, dtype=torch.bool),
+        )
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """Return the parts by name, for files."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @property
+    def thresholds(self) -> torch.Tensor:
+        """(K,) the relative distance beyond which an image is called unknown; inf: not known."""
+        return self.relative[:, LEVELS.index(UNKNOWN_LEVEL)]
+
+    def at(self, rows: list[int]) -> Calibration:
+        """Return the calibration of some of the classes."""
+        return Calibration(*(value[rows] for value in self.named().values()))
+
+    def joined(self, new: Calibration) -> Calibration:
+        """Return these classes, then the new ones."""
+        return Calibration(*(torch.cat([value, new.named()[name]]) for name, value in self.named().items()))
+
+    def settled(self) -> Calibration:
+        """Return the classes with a temperature each: where none could be fitted, the median of those that could.
+
+        With one class there is nothing to fit, with one image of each nothing to fit it on. Such a class must not stay
+        at the default when others are known: that is a scale of distances, and scores may have any other.
+        """
+        fitted = self.temperatures != torch.tensor(DEFAULT_TEMPERATURE, dtype=self.temperatures.dtype)
+        if bool(fitted.all()) or not bool(fitted.any()):
+            return self
+        middle = self.temperatures[fitted].median()
+        return replace(self, temperatures=torch.where(fitted, self.temperatures, middle))
+
+    def novelty(self, best: torch.Tensor, distances: torch.Tensor, relative: torch.Tensor) -> torch.Tensor:
+        """Return how far images are, over how far 95 % of held-out images of their class are, (N,); above 1: unknown.
+
+        Args:
+            best: (N,) the class that each was given.
+            distances: (N, K) to every prototype.
+            relative: (N, K) relative distances, `relative_distances`.
+        """
+        level = LEVELS.index(UNKNOWN_LEVEL)
+        plain = distances.gather(1, best[:, None]).squeeze(1) / self.quantiles[best, level]
+        share = relative.gather(1, best[:, None]).squeeze(1) / self.relative[best, level]
+        known = torch.isfinite(self.relative[best, level])
+        return torch.where(known, share.double(), plain.double())
+
+    def moved(self, uncertainty: torch.Tensor | None) -> Calibration:
+        """Return the rows as they are after their prototypes were moved: q -> sqrt(q^2 + u^2).
+
+        Args:
+            uncertainty: (K,) u, how far each moved prototype may be off; None or not finite: not known, q stays.
+        """
+        if uncertainty is None:
+            return self
+        u = torch.where(torch.isfinite(uncertainty), uncertainty, 0.0).to(self.quantiles.dtype)
+        moved = torch.hypot(self.quantiles, u[:, None].expand_as(self.quantiles))
+        grown = torch.where(torch.isfinite(moved), moved / self.quantiles.clamp(min=1e-12), 1.0)
+        return replace(self, quantiles=moved, relative=self.relative * grown)
+
+
+def distances_to(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
+    """Return Euclidean distances, (N, D), (K, D) -> (N, K)."""
+    return squared_distances(z, prototypes).sqrt()
+
+
+def relative_distances(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
+    """Return each distance over the mean distance to all prototypes, (N, C), (K, C) -> (N, K).
+
+    >>> relative_distances(torch.tensor([[0.0]]), torch.tensor([[1.0], [2.0], [3.0]]))
+    tensor([[0.5000, 1.0000, 1.5000]])
+    """
+    distances = distances_to(z, prototypes)
+    return distances / distances.mean(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+def class_quantiles(distances: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the LEVELS quantiles of each class's distances, (N,) -> (count, len(LEVELS)).
+
+    A class has too few images for a 95 % quantile of its own. So a class gives its scale s_c (its mean distance, drawn
+    towards that of all classes by `PRIOR_IMAGES`), and all classes together the shape: q_c = s_c * quantile(d / s).
+    Quantiles are those of a conformal prediction: the ceil((n + 1) level)-th smallest of n, at most the largest.
+
+    Args:
+        distances: (N,) of held-out images to the prototype of their own class.
+        rows: (N,) their classes, 0..count-1; a class without images gets the scale of all.
+
+    >>> class_quantiles(torch.ones(4), torch.tensor([0, 0, 1, 1]), 2).tolist()[0]
+    [1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    if len(distances) == 0:
+        return torch.full((count, len(LEVELS)), torch.inf)
+    d = distances.double()
+    n = torch.bincount(rows, minlength=count).double()
+    own = torch.zeros(count, dtype=torch.float64).index_add_(0, rows, d)
+    scale = ((own + PRIOR_IMAGES * d.mean()) / (n + PRIOR_IMAGES)).clamp(min=1e-12)
+    shape = (d / scale[rows]).sort().values
+    picked = [min(len(shape), math.ceil((len(shape) + 1) * level)) - 1 for level in LEVELS]
+    return (scale[:, None] * shape[picked]).to(distances.dtype)
+
+
+def fit_temperature(scores: torch.Tensor, rows: torch.Tensor) -> float:
+    """Return the T that makes softmax(scores / T) say how often it is right: the least mean negative log-likelihood.
+
+    The targets keep 1 / (N + 2) for the other classes (Platt's correction): a few images that are all answered rightly
+    do not make it infinitely sure.
+
+    Args:
+        scores: (N, K), larger is better; -inf for a class that must not win.
+        rows: (N,) the right classes.
+    """
+    usable = torch.isfinite(scores).any(dim=1) & torch.isfinite(scores.gather(1, rows[:, None])).squeeze(1)
+    scores, rows = scores[usable].double(), rows[usable]
+    if len(scores) == 0 or scores.shape[1] < 2:
+        return DEFAULT_TEMPERATURE
+    gaps = scores.amax(dim=1, keepdim=True) - scores
+    spread = float(gaps[torch.isfinite(gaps)].mean())
+    if not spread > 0:
+        return DEFAULT_TEMPERATURE
+    loss = _likelihood(gaps, rows)
+    # Coarse, then fine around the best. The loss is convex in 1 / T, so it has one valley on every grid.
+    centre, width = math.log(spread), math.log(1e3)
+    for _ in range(3):
+        grid = [math.exp(centre + width * step / 20) for step in range(-20, 21)]
+        low, high = 0, len(grid) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if loss(grid[middle]) <= loss(grid[middle + 1]):
+                high = middle
+            else:
+                low = middle + 1
+        centre, width = math.log(grid[low]), width / 15
+    return grid[low]
+
+
+def _likelihood(gaps: torch.Tensor, rows: torch.Tensor) -> Callable[[float], float]:
+    """Return the mean negative log-likelihood as a function of T, with Platt's correction.
+
+        log p_c = -gap_c / T - L,   L = log sum_c exp(-gap_c / T)
+
+    Everything but L is linear in 1 / T, so an evaluation is one pass over the (N, K) gaps to the best score.
+    """
+    finite = torch.isfinite(gaps)
+    known, total = finite.sum(dim=1), torch.where(finite, gaps, 0.0).sum(dim=1)
+    own = gaps.gather(1, rows[:, None]).squeeze(1)
+    miss, others = 1.0 / (len(gaps) + 2), max(1, gaps.shape[1] - 1)
+
+    @cache
+    def loss(temperature: float) -> float:
+        log_sum = (gaps / -temperature).exp_().sum(dim=1).log()
+        right = -own / temperature - log_sum
+        rest = (-total / temperature - known * log_sum - right) / others
+        return float(-((1 - miss) * right + miss * rest).mean())
+
+    return loss
+
+
+def folds(rows: torch.Tensor, count: int, generator: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Cut N images into `count` parts, class by class; return (the others, the part) for each part, as positions.
+
+    Every image of a class with at least two is in one part; the one image of a class is in none.
+    """
+    part_of = torch.full((len(rows),), -1)
+    for members in members_of(rows):
+        if len(members) > 1:
+            order = members[torch.randperm(len(members), generator=generator)]
+            part_of[order] = torch.arange(len(order)) % min(count, len(order))
+    parts = [((part_of != i).nonzero().flatten(), (part_of == i).nonzero().flatten()) for i in range(count)]
+    return [(rest, part) for rest, part in parts if len(part)]
+
+
+def hold_out(rows: torch.Tensor, share: float, generator: torch.Generator, most: int = 50) -> torch.Tensor:
+    """Choose which images are held out, (N,) bool: of each class of five or more a share, from one to `most`."""
+    held = torch.zeros(len(rows), dtype=torch.bool)
+    if share <= 0:
+        return held
+    for members in members_of(rows):
+        if len(members) >= 5:
+            take = min(most, max(1, round(share * len(members))))
+            held[members[torch.randperm(len(members), generator=generator)[:take]]] = True
+    return held

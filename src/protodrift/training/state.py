@@ -1,0 +1,183 @@
+"""What a classifier has learned: one object, never changed, replaced in one assignment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..common.labels import Label
+from ..data.arrays import InputSpec
+from ..drift import DriftReport
+from ..errors import InputError, did_you_mean
+from ..penalties import Penalty, Tensors
+from ..prototypes.store import Prototypes
+from .calibration import Calibration
+from .trainer import Trained
+
+
+@dataclass(frozen=True)
+class ClassDrift:
+    """How far an old class's prototype was moved in a task, and how far it may be off after that (None: not known)."""
+
+    label: Label
+    moved: float
+    uncertainty: float | None = None
+
+
+@dataclass(frozen=True)
+class LearnedTask:
+    """What is remembered about a task.
+
+    Attributes:
+        classes: its new classes.
+        images: images of each, at learning time.
+        history: for each epoch the mean loss and penalty.
+        note: why the network was not trained, or "".
+        drift: what drift compensation did to each old class.
+        refreshed: known classes that got more images: (class, images).
+        held_out: images whose answer was checked, and the share answered rightly among all classes known by then; None
+            if none could be.
+        source: the name of the folder or file that the images came from, or "".
+    """
+
+    classes: tuple[Label, ...]
+    images: tuple[int, ...]
+    history: tuple[dict[str, float], ...]
+    note: str
+    drift: tuple[ClassDrift, ...] = ()
+    refreshed: tuple[tuple[Label, int], ...] = ()
+    held_out: tuple[int, float] | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class LearnerState:
+    """Everything a classifier has learned. One object, never changed, replaced in one assignment.
+
+    Attributes:
+        spec: what the images look like.
+        fixed: the parameters that the first task fixed.
+        penalties: the last task's penalties, whose importances and the like `trained.kept` holds.
+        trained: network, what penalties keep, memory.
+        prototypes: mu_c of all classes seen.
+        tasks: one entry a task.
+        drift: what the last task's drift compensation did; empty after the first task.
+        readout: what the read-out has learned.
+        calibration: distances and temperatures of all classes.
+        space: what the read-out calls the space in which prototypes were averaged.
+    """
+
+    spec: InputSpec
+    fixed: dict[str, Any]
+    penalties: tuple[Penalty, ...]
+    trained: Trained
+    prototypes: Prototypes
+    tasks: tuple[LearnedTask, ...]
+    drift: DriftReport
+    readout: Tensors
+    calibration: Calibration
+    space: str = "plain"
+
+
+def class_drift(report: DriftReport) -> tuple[ClassDrift, ...]:
+    """Return a drift report as what is remembered of it for ever: two numbers a class."""
+    uncertainty = report.diagnostics.get("uncertainty")
+    known = [None] * len(report.labels) if uncertainty is None else uncertainty.tolist()
+    return tuple(
+        ClassDrift(label, moved, u if u is not None and u == u and u != float("inf") else None)
+        for (label, moved), u in zip(report.distances.items(), known, strict=True)
+    )
+
+
+def without(state: LearnerState, label: Label) -> LearnerState:
+    """Return a state in which a class has left no prototype and no number of its own.
+
+    What cannot be taken back: the network was trained on its images, and sums over all classes (importances, a shared
+    covariance) hold their share.
+
+    Raises:
+        InputError: if the class is not known, is the only one, or has an output of its own in the network.
+    """
+    labels = state.prototypes.labels
+    if label not in labels:
+        raise unknown_class(label, labels)
+    if len(labels) == 1:
+        raise InputError(f"{label!r} is the only class of this model. Delete the model's directory instead.")
+    if len(state.trained.network.heads):
+        raise InputError(
+            f"this model's network has classification heads, with outputs for {label!r} in them. Only models that "
+            "classify by prototypes alone can forget a class."
+        )
+    rows = [row for row, other in enumerate(labels) if other != label]
+    kept = tuple(labels[row] for row in rows)
+    old = state.prototypes
+    # A covariance that all classes share has no row of its own; it keeps the class's share.
+    statistics = {name: value if name == "shared" else value[rows] for name, value in old.statistics.items()}
+    prototypes = Prototypes(kept, old.means[rows], old.counts[rows], old.tasks[rows], statistics)
+    memory = state.trained.memory
+    if memory is not None:
+        memory = memory.of_classes([other for other in memory.labels if other != label])
+        memory = memory if len(memory) else None
+    return replace(
+        state,
+        trained=replace(state.trained, classes=kept, memory=memory),
+        prototypes=prototypes,
+        tasks=tuple(_task_without(task, label) for task in state.tasks),
+        drift=_report_without(state.drift, label),
+        calibration=state.calibration.at(rows),
+    )
+
+
+def unknown_class(label: Label, labels: tuple[Label, ...]) -> InputError:
+    """Return what to tell about a class that is none of these."""
+    return InputError(f"this model does not know a class {label!r}. {did_you_mean(label, labels)}")
+
+
+def trained_with(state: LearnerState, label: Label) -> bool:
+    """Return whether the network was trained in a lesson that had images of a class: its own, or one that refreshed it.
+
+    A memory brings images of its classes into all later lessons.
+    """
+    seen = False
+    for task in state.tasks:
+        here = label in task.classes or any(label == other for other, _ in task.refreshed)
+        seen = seen or here
+        if task.history and (here or (seen and state.trained.memory is not None)):
+            return True
+    return False
+
+
+def _task_without(task: LearnedTask, label: Label) -> LearnedTask:
+    left = [(c, n) for c, n in zip(task.classes, task.images, strict=True) if c != label]
+    return replace(
+        task,
+        classes=tuple(c for c, _ in left),
+        images=tuple(n for _, n in left),
+        drift=tuple(one for one in task.drift if one.label != label),
+        refreshed=tuple(one for one in task.refreshed if one[0] != label),
+    )
+
+
+def _report_without(report: DriftReport, label: Label) -> DriftReport:
+    rows = [row for row, other in enumerate(report.labels) if other != label]
+    diagnostics = {name: value[rows] for name, value in report.diagnostics.items()}
+    return DriftReport(tuple(report.labels[row] for row in rows), report.before[rows], report.after[rows], diagnostics)
+
+
+def tensor_bytes(tensors: Tensors) -> int:
+    """Return the bytes of named tensors."""
+    return sum(value.numel() * value.element_size() for value in tensors.values())
+
+
+def merged_means(
+    means: torch.Tensor, counts: torch.Tensor, added: torch.Tensor, added_counts: torch.Tensor
+) -> torch.Tensor:
+    """Return prototypes with more images: mu = (n mu_moved + m mean_added) / (n + m), (K, D) each, (K,) counts.
+
+    >>> merged_means(torch.zeros(1, 1), torch.tensor([3]), torch.ones(1, 1), torch.tensor([1]))
+    tensor([[0.2500]])
+    """
+    n, m = counts.double()[:, None], added_counts.double()[:, None]
+    return ((n * means.double() + m * added.double()) / (n + m)).to(means.dtype)

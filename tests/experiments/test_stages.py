@@ -1,0 +1,187 @@
+"""The tree of stages: shared trainings, and the same numbers as the classifier that a user holds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from protodrift import (
+    EWC,
+    MAS,
+    SDC,
+    Everything,
+    IncrementalClassifier,
+    LwF,
+    Method,
+    Oracle,
+    Schedule,
+    TaskStream,
+    Triplet,
+)
+from protodrift.data import Dataset, load_digits
+from protodrift.errors import InputError
+from protodrift.experiments.recipes import get_recipe
+from protodrift.experiments.stages import Network, Tree
+from protodrift.training.trainer import Training
+
+FAST = Training(epochs=1, learning_rate=3e-4)
+OBJECTIVE = Triplet(margin=0.5)
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return TaskStream(load_digits(), classes=[[3, 8], [1, 7], [0, 6]])
+
+
+def make(stream, seed=0):
+    return Tree(stream, network=Network(embedding_dim=32), training=FAST, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def tree(stream):
+    return make(stream)
+
+
+def rows(drifts=(None, SDC(), Oracle())):
+    base = Method(objective=OBJECTIVE)
+    result = {
+        "E-Pre": replace(base, schedule=Schedule(train="none")),
+        "E-Fix": replace(base, schedule=Schedule(train="first")),
+        "E-Joint": replace(base, memory=Everything()),
+    }
+    for name, penalty in {"E-FT": (), "E-LwF": LwF(), "E-EWC": EWC(), "E-MAS": MAS(gamma=1.0)}.items():
+        for drift in drifts:
+            result[f"{name}+{type(drift).__name__}"] = replace(base, penalty=penalty, drift=drift)
+    return result
+
+
+@pytest.fixture(scope="module")
+def results(tree):
+    return tree.run(rows())
+
+
+def test_distinct_trainings_are_counted_once(tree, results):
+    """One shared first task; then E-FT, E-LwF, E-EWC, E-MAS and E-Joint each train tasks 2 and 3. Drift is free."""
+    assert len(results) == 15
+    assert tree.computed["train"] == 1 + 5 * 2
+
+
+def test_running_again_computes_nothing(tree, results):
+    before = dict(tree.computed)
+    again = tree.run(rows())
+    assert dict(tree.computed) == before
+    np.testing.assert_array_equal(again["E-FT+SDC"].accuracy_matrix, results["E-FT+SDC"].accuracy_matrix)
+
+
+def test_methods_that_begin_alike_share_the_first_task(tree, results):
+    table = rows()
+    first = {name: tree.trained(table[name], 1).network for name in ("E-FT+SDC", "E-EWC+SDC", "E-Fix", "E-Joint")}
+    assert len({id(network) for network in first.values()}) == 1
+    assert tree.trained(table["E-Fix"], 3).network is first["E-Fix"]
+    assert tree.trained(table["E-FT+SDC"], 2).network is not tree.trained(table["E-EWC+SDC"], 2).network
+
+
+@pytest.mark.parametrize(
+    "name", ["E-FT+NoneType", "E-FT+SDC", "E-EWC+SDC", "E-LwF+SDC", "E-MAS+SDC", "E-Fix", "E-Pre", "E-Joint"]
+)
+def test_a_tree_and_a_classifier_agree_bit_for_bit(stream, tree, results, name):
+    method = rows()[name]
+    clf = IncrementalClassifier(
+        embedding_dim=32,
+        training=FAST,
+        **{axis: getattr(method, axis) for axis in ("objective", "penalty", "memory", "drift", "readout", "schedule")},
+    )
+    for k, task in enumerate(stream, 1):
+        clf.partial_fit(task.data.images, task.data.labels)
+        test = stream.dataset.test.of_classes(clf.classes_.tolist())
+        assert clf.score(test.images, test.labels) == pytest.approx(results[name].overall_accuracy[k - 1])
+    np.testing.assert_array_equal(clf.prototypes_, results[name].prototypes[-1].means.numpy())
+    assert tuple(clf.classes_.tolist()) == results[name].classes
+
+
+def test_the_oracle_is_exact_and_other_rows_are_not(results):
+    for name in ("E-FT", "E-LwF", "E-EWC", "E-MAS"):
+        assert np.nanmax(results[f"{name}+Oracle"].prototype_distance) < 1e-6
+        assert results[f"{name}+NoneType"].old_prototype_distance[-1] > 0.01
+    assert np.nanmax(results["E-Fix"].prototype_distance) < 1e-6
+    assert np.nanmax(results["E-Joint"].prototype_distance) < 1e-6
+
+
+def test_results_are_whole(results):
+    result = results["E-FT+SDC"]
+    assert result.accuracy_matrix.shape == (3, 3)
+    assert np.isnan(result.accuracy_matrix[np.triu_indices(3, 1)]).all()
+    assert result.confusion.sum() == sum(result.test_counts)
+    assert np.trace(result.confusion) / result.confusion.sum() == pytest.approx(result.overall_accuracy[-1])
+    document = result.to_json()
+    assert document["average_forgetting"][0] is None
+    assert document["accuracy_matrix"][0][1] is None
+    assert document["configuration"]["drift"] == {"type": "SDC", "sigma": 0.3}
+
+
+def test_one_seed_is_one_result(stream, results):
+    method = {"E-FT+SDC": rows()["E-FT+SDC"]}
+    again = make(stream).run(method)["E-FT+SDC"]
+    np.testing.assert_array_equal(again.accuracy_matrix, results["E-FT+SDC"].accuracy_matrix)
+    assert torch.equal(again.prototypes[-1].means, results["E-FT+SDC"].prototypes[-1].means)
+    other = make(stream, seed=1).run(method)["E-FT+SDC"]
+    assert not torch.equal(other.prototypes[-1].means, again.prototypes[-1].means)
+
+
+def test_an_experiment_needs_test_images():
+    dataset = Dataset(np.zeros((4, 8, 8), np.uint8), [0, 0, 1, 1])
+    with pytest.raises(InputError, match="test images"):
+        Tree(TaskStream(dataset, tasks=2))
+
+
+def test_on_digits_sdc_brings_old_prototypes_nearer_to_the_true_means_over_five_seeds():
+    none, compensated = [], []
+    recipe = get_recipe("digits").only(["E-FT", "E-FT+SDC"])
+    stream = recipe.stream(load_digits())
+    for seed in range(5):
+        results = Tree(stream, training=recipe.training, seed=seed).run(recipe.methods)
+        none.append(results["E-FT"].old_prototype_distance[-1])
+        compensated.append(results["E-FT+SDC"].old_prototype_distance[-1])
+    assert np.mean(compensated) < np.mean(none)
+
+
+def test_a_weight_file_is_known_by_its_content(stream, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    state = make(stream).trained(Method(OBJECTIVE), 0).network.backbone.state_dict()
+    keys = []
+    for scale in (1, 1, 2):
+        save_file({name: (value * scale).contiguous() for name, value in state.items()}, path)
+        tree = Tree(stream, network=Network(embedding_dim=32, weights=str(path)), training=FAST)
+        keys.append(tree._root_key(Method(OBJECTIVE)))
+    assert keys[0] == keys[1] != keys[2]
+    with pytest.raises(InputError, match="cannot be read"):
+        Tree(stream, network=Network(weights=str(tmp_path / "missing.pth")))
+
+
+def test_a_learning_rate_is_part_of_the_tasks_it_trains_only(stream):
+    def keys(first, later):
+        training = Training(epochs=1, learning_rate=first, later_learning_rate=later)
+        made = Tree(stream, network=Network(embedding_dim=32), training=training)
+        return [made._train_key(Method(OBJECTIVE), t) for t in (1, 2)]
+
+    one, other = keys(3e-4, 1e-5), keys(3e-4, 1e-6)
+    assert one[0] == other[0]  # the first task is shared by a search for the later rate
+    assert one[1] != other[1]
+    assert keys(1e-4, 1e-5)[0] != one[0]
+    assert keys(3e-4, None) == keys(3e-4, 3e-4)
+
+
+def test_embeddings_do_not_depend_on_what_penalties_measured_after_the_task(stream):
+    made = make(stream)
+    plain, held = Method(OBJECTIVE), Method(OBJECTIVE, EWC())
+    assert made._embed_key(plain, 1) == made._embed_key(held, 1)
+    assert made._embed_key(plain, 2) != made._embed_key(held, 2)
+
+
+def test_a_task_without_test_images_is_refused_before_anything_is_trained():
+    X, y = np.zeros((8, 6), dtype=np.float32), np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    held = Dataset(X, y, X[:2], y[:2])
+    with pytest.raises(InputError, match=r"task 2 has no test images \(2, 3: 4 images to learn from\)"):
+        make(TaskStream(held, tasks=2))

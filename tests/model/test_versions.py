@@ -1,0 +1,444 @@
+"""Model directories over time: undo, forget, pruning, an older format, and what every byte is."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.test_saving import files_of, reseal
+from torch import nn
+
+from protodrift import Herding, IncrementalClassifier, Schedule, Softmax, StreamingLDA
+from protodrift.common import tensorfiles as saving
+from protodrift.errors import InputError, ModelFileError
+from protodrift.model.audit import account, class_bytes
+from protodrift.model.forget import forget
+
+load = IncrementalClassifier.load
+FORMAT1 = Path(__file__).parents[1] / "models" / "format1"
+
+
+@pytest.fixture
+def lessons(make_classifier, vectors, tmp_path):
+    """A model of three versions, and the classifiers of each."""
+    clf, path, kept = make_classifier(), tmp_path / "birds", []
+    for pair in (("owl", "emu"), ("jay", "ibis"), ("kea", "tui")):
+        clf.partial_fit(*vectors(*pair)).save(path)
+        kept.append(load(path))
+    return path, kept
+
+
+# -- undo -------------------------------------------------------------------------------------------------------------
+
+
+def test_undo_goes_back_version_by_version_bit_for_bit(lessons, same):
+    path, kept = lessons
+    before = files_of(path)
+    assert saving.undo(path) == (3, 2)
+    assert same(load(path), kept[1])
+    after = files_of(path)
+    assert not any(name.startswith("versions/3/") for name in after)
+    assert {n: c for n, c in after.items() if n != "CURRENT"} == {
+        n: c for n, c in before.items() if n != "CURRENT" and not n.startswith("versions/3/")
+    }
+    assert saving.undo(path) == (2, 1)
+    assert same(load(path), kept[0])
+    with pytest.raises(ModelFileError, match="nothing to undo: version 1"):
+        saving.undo(path)
+    assert same(load(path), kept[0])
+
+
+def test_after_undo_learning_goes_on_as_if_nothing_had_been(lessons, vectors, same):
+    path, kept = lessons
+    saving.undo(path)
+    again = load(path).partial_fit(*vectors("kea", "tui"))
+    again.save(path)
+    assert same(load(path), kept[2])
+    assert [one.version for one in saving.chain(path)] == [3, 2, 1]
+
+
+def test_undo_never_goes_back_to_what_is_damaged(lessons, same):
+    path, kept = lessons
+    file = path / "versions" / "2" / "prototypes.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    before = files_of(path)
+    with pytest.raises(ModelFileError, match="does not match its checksum"):
+        saving.undo(path)
+    assert files_of(path) == before
+    assert same(load(path), kept[2])
+
+
+@pytest.mark.parametrize("file", ["network.safetensors", "manifest.json"])
+def test_a_damaged_version_is_told_once_and_in_plain_words(lessons, file):
+    path, _ = lessons
+    (path / "versions" / "3" / file).unlink()
+    with pytest.raises(ModelFileError) as told:
+        load(path)
+    assert str(told.value) == (
+        f"the model is damaged: {path / 'versions' / '3' / file} is missing. Restore it from a backup."
+    )
+
+
+def test_an_old_version_that_is_damaged_hinders_no_lesson_and_no_undo(lessons, vectors):
+    path, kept = lessons
+    (path / "versions" / "1" / "manifest.json").unlink()
+    kept[2].partial_fit(*vectors("rook", "crow")).save(path, keep=5)
+    assert load(path).classes_.tolist()[-2:] == ["crow", "rook"]
+    # What version 1 came from cannot be known, so nothing that might be needed was removed.
+    assert sorted(p.name for p in (path / "versions").iterdir()) == ["1", "2", "3", "4"]
+    assert saving.undo(path) == (4, 3)
+    assert sorted(p.name for p in (path / "versions").iterdir()) == ["1", "2", "3"]
+    with pytest.raises(ModelFileError, match=r"versions/1/manifest\.json is missing"):
+        saving.chain(path)
+
+
+def test_a_damaged_version_is_removed_when_it_is_too_old(lessons, vectors):
+    path, kept = lessons
+    (path / "versions" / "1" / "manifest.json").unlink()
+    kept[2].partial_fit(*vectors("rook", "crow")).save(path, keep=3)
+    assert sorted(p.name for p in (path / "versions").iterdir()) == ["2", "3", "4"]
+
+
+def test_only_so_many_versions_are_kept(make_classifier, vectors, tmp_path):
+    clf, path = make_classifier(), tmp_path / "birds"
+    for label in "abcdefg":
+        clf.partial_fit(*vectors(label)).save(path, keep=3)
+    assert sorted(p.name for p in (path / "versions").iterdir()) == ["5", "6", "7"]
+    assert saving.undo(path) == (7, 6)
+    assert saving.undo(path) == (6, 5)
+    with pytest.raises(ModelFileError, match=r"nothing to undo: version 4 of .* was not kept"):
+        saving.undo(path)
+
+
+def test_a_reader_whose_version_is_undone_reads_the_other_one(lessons, same, monkeypatch):
+    path, kept = lessons
+    real, undone = saving._bytes, []
+
+    def slow(file):
+        content = real(file)
+        if file.name == "CURRENT" and not undone:
+            undone.append(1)
+            saving.undo(path)  # the version is removed between a reader's two looks
+        return content
+
+    monkeypatch.setattr(saving, "_bytes", slow)
+    assert same(load(path), kept[1])
+
+
+def meanwhile(monkeypatch, file: Path, act) -> None:
+    """Let `act`, another process's work, happen once, just before this file is read."""
+    real, acted = saving._bytes, []
+
+    def slow(path):
+        if path == file and not acted:
+            acted.append(1)
+            act()
+        return real(path)
+
+    monkeypatch.setattr(saving, "_bytes", slow)
+
+
+def test_a_reader_whose_version_vanishes_after_its_last_file_reads_the_other_one(lessons, same, monkeypatch):
+    path, kept = lessons
+    real, undone = saving._tensors, []
+
+    def slow(file, *args):
+        found = real(file, *args)
+        if file.name == "statistics.safetensors" and not undone:
+            undone.append(1)
+            saving.undo(path)
+        return found
+
+    monkeypatch.setattr(saving, "_tensors", slow)
+    assert same(load(path), kept[1])
+
+
+@pytest.mark.parametrize("look", [saving.chain, account])
+def test_a_version_that_a_writer_drops_while_we_look_was_not_kept(lessons, monkeypatch, look):
+    path, _ = lessons
+    oldest = path / "versions" / "1"
+    meanwhile(monkeypatch, oldest / "manifest.json", lambda: shutil.rmtree(oldest))
+    found = look(path)
+    assert (found.versions if look is account else tuple(one.version for one in found)) == (3, 2)
+
+
+@pytest.mark.parametrize("look", [saving.chain, account])
+def test_who_looks_while_a_class_is_forgotten_sees_what_is_left(lessons, monkeypatch, look):
+    path, _ = lessons
+    meanwhile(monkeypatch, path / "versions" / "3" / "manifest.json", lambda: forget(path, "emu"))
+    found = look(path)
+    assert (found.versions if look is account else tuple(one.version for one in found)) == (4,)
+
+
+# -- forget -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_forgotten_class_is_in_no_file(lessons, vectors):
+    path, kept = lessons
+    row = kept[2].state_.prototypes.row("emu")
+    own = [clf.prototypes_[clf.classes_.tolist().index("emu")].tobytes() for clf in kept]
+    assert any(own[2] in content for content in files_of(path).values())
+    left = forget(path, "emu")
+    assert (left.version, left.classes, left.removed, left.trained) == (4, 5, 3, True)
+    contents = files_of(path)
+    assert not any(part in content for part in own for content in contents.values())
+    assert not any(b"emu" in content for content in contents.values())
+    assert [p.name for p in (path / "versions").iterdir()] == ["4"]
+    clf = load(path)
+    assert clf.classes_.tolist() == ["owl", "ibis", "jay", "kea", "tui"]
+    rows = [i for i in range(6) if i != row]
+    assert np.array_equal(clf.prototypes_, kept[2].prototypes_[rows])
+    assert torch.equal(clf.state_.calibration.quantiles, kept[2].state_.calibration.quantiles[rows])
+    with pytest.raises(ModelFileError, match="or the first since a class was forgotten"):
+        saving.undo(path)
+    assert account(path).strangers == ()
+    clf.partial_fit(*vectors("emu", "rook"))  # it may be learned again, from new images
+    assert load(clf.save(path)).classes_.tolist()[-2:] == ["emu", "rook"]
+
+
+def test_what_a_killed_lesson_left_makes_no_unknown_class_a_forgotten_one(lessons):
+    path, _ = lessons
+    before = files_of(path)
+    draft = path / "versions" / ".new-4"
+    draft.mkdir()
+    (draft / "network.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"does not know a class 'Owl'. Did you mean 'owl'.*removed: versions/.new-4"):
+        forget(path, "Owl")
+    assert files_of(path) == before
+
+
+@contextmanager
+def busy(folder: Path):
+    """Let nobody remove a folder: something is mounted there; without the right to mount, removing it fails as then."""
+    if (
+        shutil.which("mount")
+        and not subprocess.run(["mount", "--bind", folder, folder], capture_output=True).returncode
+    ):
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", folder], check=True)
+        return
+    real = shutil.rmtree
+
+    def rmtree(path, *args, **kwargs):
+        if Path(path).name.endswith(folder.name):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        real(path, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving.shutil, "rmtree", rmtree)
+        yield
+
+
+def test_old_versions_that_cannot_be_removed_are_said_and_the_same_command_removes_them(lessons):
+    path, _ = lessons
+    with busy(path / "versions" / "2"):
+        with pytest.raises(ModelFileError) as told:
+            forget(path, "emu")
+        for words in ("is version 4", "could not be removed: Device or resource busy", "run the same command again"):
+            assert words in str(told.value)
+        assert re.search(r": versions/(\.new-gone-)?2, versions/3\. ", str(told.value))
+        assert "emu" not in load(path).classes_
+        with pytest.raises(ModelFileError, match="could not be removed"):
+            forget(path, "emu")
+    left = forget(path, "emu")
+    assert (left.version, left.removed, left.trained) == (4, 2, None)
+    assert not any(b"emu" in content for content in files_of(path).values())
+    with pytest.raises(InputError, match="does not know a class 'emu'"):
+        forget(path, "emu")
+
+
+def test_a_class_is_forgotten_though_an_older_version_is_damaged(lessons):
+    path, _ = lessons
+    (path / "versions" / "1" / "manifest.json").write_bytes(b"{")
+    assert forget(path, "emu").removed == 3
+    assert [p.name for p in (path / "versions").iterdir()] == ["4"]
+
+
+def test_only_lessons_with_its_photos_count_as_trained_with_them(make_classifier, vectors, tmp_path):
+    frozen, path = make_classifier(schedule=Schedule(train="none")), tmp_path / "frozen"
+    frozen.partial_fit(*vectors("owl", "emu")).save(path)
+    assert forget(path, "emu").trained is False
+    later, path = make_classifier(), tmp_path / "later"
+    with pytest.warns(UserWarning, match="no negatives"):
+        later.partial_fit(*vectors("owl"))
+    later.partial_fit(*vectors("emu", "jay"))
+    assert [bool(task.history) for task in later.tasks_] == [False, True]
+    later.save(path)
+    later.partial_fit(*vectors("kea", "tui", "owl"), known="refresh").save(tmp_path / "refreshed")
+    assert forget(path, "owl").trained is False
+    assert forget(path, "emu").trained is True
+    assert forget(tmp_path / "refreshed", "owl").trained is True
+    memory = make_classifier(memory=Herding(8))
+    with pytest.warns(UserWarning, match="no negatives"):
+        memory.partial_fit(*vectors("owl"))
+    memory.partial_fit(*vectors("emu", "jay")).save(tmp_path / "memory", store_images=True)
+    assert forget(tmp_path / "memory", "owl").trained is True
+
+
+@pytest.mark.parametrize("label", ["owls", "OWL", ""])
+def test_an_unknown_class_is_an_error_and_nothing_changes(lessons, label):
+    path, _ = lessons
+    before = files_of(path)
+    with pytest.raises(InputError, match="does not know a class"):
+        forget(path, label)
+    assert files_of(path) == before
+
+
+def test_what_cannot_forget_says_why(make_classifier, vectors, tmp_path):
+    make_classifier().fit(*vectors("a")).save(tmp_path / "one")
+    with pytest.raises(InputError, match=r"the only class of this model. Delete"):
+        forget(tmp_path / "one", "a")
+    make_classifier(objective=Softmax()).fit(*vectors("a", "b")).save(tmp_path / "heads")
+    with pytest.raises(InputError, match="has classification heads"):
+        forget(tmp_path / "heads", "a")
+
+
+def test_forgetting_takes_kept_images_along_and_int_labels_from_text(make_classifier, vectors, tmp_path):
+    clf = make_classifier(memory=Herding(8), readout=StreamingLDA()).fit(*vectors(3, 7))
+    clf.save(tmp_path / "m", store_images=True)
+    left = forget(tmp_path / "m", "3")
+    assert left.shared  # the covariance holds its share
+    memory = load(tmp_path / "m").state_.trained.memory
+    assert memory is not None
+    assert set(memory.labels) == {7}
+
+
+def test_a_forget_that_was_killed_before_it_removed_old_versions_is_finished_by_the_next(lessons, monkeypatch):
+    path, _ = lessons
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "remove_unreachable", lambda *args: None)  # as if killed right after CURRENT was replaced
+        forget(path, "emu")
+    assert any(b"emu" in content for content in files_of(path).values())
+    found = account(path)
+    assert {file.name.split("/")[1] for file in found.strangers} == {"1", "2", "3"}
+    assert "emu" not in load(path).classes_
+    forget(path, "emu")
+    assert not any(b"emu" in content for content in files_of(path).values())
+
+
+# -- the older format -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def format1(tmp_path):
+    """A model that protodrift 0.1.0 wrote, with a backbone of the user's."""
+    return Path(shutil.copytree(FORMAT1, tmp_path / "old"))
+
+
+def test_a_model_of_format_1_loads_learns_on_and_can_be_undone(format1, vectors):
+    expected = json.loads(FORMAT1.with_name("format1_expected.json").read_text())
+    clf = load(format1, backbone=nn.Linear(6, 4))
+    X, _ = vectors("owl", "emu", "jay", "ibis", count=2)
+    assert clf.predict(X).tolist() == expected["classes"]
+    assert np.allclose(clf.prototypes_, expected["prototypes"])
+    assert not clf.recognise(X).unknown.any()  # it held nothing out: nothing is known about distances
+    clf.partial_fit(*vectors("kea", "tui")).save(format1)
+    assert json.loads((format1 / "CURRENT").read_text())["format_version"] == 2
+    assert [one.version for one in saving.chain(format1)] == [3, 2, 1]
+    assert saving.undo(format1) == (3, 2)
+    assert saving.undo(format1) == (2, 1)
+    assert load(format1, backbone=nn.Linear(6, 4)).classes_.tolist() == ["emu", "owl"]
+
+
+# -- every byte -------------------------------------------------------------------------------------------------------
+
+
+def test_every_byte_of_every_version_is_accounted_for(lessons):
+    path, _ = lessons
+    found = account(path)
+    assert found.strangers == ()
+    assert found.checked == found.versions == (3, 2, 1)
+    assert found.bytes == sum(len(content) for content in files_of(path).values())
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", "versions/3x/a.jpg", "versions/a.jpg", "sub/deep/a", ".hidden"])
+def test_what_does_not_belong_is_named(lessons, name):
+    path, _ = lessons
+    (path / name).parent.mkdir(parents=True, exist_ok=True)
+    (path / name).write_bytes(b"a photo")
+    assert [(file.name, file.bytes) for file in account(path).strangers] == [(name, 7)]
+
+
+def test_a_link_and_a_lock_with_content_do_not_belong(lessons):
+    path, _ = lessons
+    os.symlink("/etc/hosts", path / "link")
+    (path / ".lock").write_bytes(b"hidden in the lock")
+    assert sorted(file.name for file in account(path).strangers) == [".lock", "link"]
+
+
+def hide_in_metadata(path: Path) -> None:
+    file = path / "versions" / "1" / "prototypes.safetensors"
+    save_file(load_file(file), file, metadata={"photo": "x" * 100})
+
+
+def hide_in_blanks(path: Path) -> None:
+    file = path / "versions" / "1" / "manifest.json"
+    file.write_bytes(file.read_bytes() + b" " * 100)
+
+
+@pytest.mark.parametrize("hide", [hide_in_metadata, hide_in_blanks])
+def test_nothing_hides_between_the_tensors_even_with_right_checksums(two_clouds, tmp_path, hide):
+    path = two_clouds.save(tmp_path / "m")
+    assert account(path).checked == (1,)
+    hide(path)
+    if hide is hide_in_metadata:
+        reseal(path)
+    else:
+        _reseal_current(path)
+    with pytest.raises(ModelFileError, match="no part of the model"):
+        account(path)
+
+
+def _reseal_current(path: Path) -> None:
+    import hashlib
+
+    current = json.loads((path / "CURRENT").read_text())
+    current["manifest_sha256"] = hashlib.sha256((path / "versions" / "1" / "manifest.json").read_bytes()).hexdigest()
+    (path / "CURRENT").write_text(json.dumps(current))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(photo="x"), "what no model has, the field 'photo'"),
+        (lambda m: m["made_with"].update(photo="x" * 999), "made_with says"),
+        (lambda m: m["input"].update(photo="x"), "no part of the model"),
+        (lambda m: m["tasks"][0].update(photo="x"), "no part of the model"),
+    ],
+)
+def test_no_field_hides_anything(two_clouds, tmp_path, change, message):
+    path = two_clouds.save(tmp_path / "m")
+    reseal(path, change)
+    with pytest.raises(ModelFileError, match=message):
+        account(path)
+
+
+@pytest.mark.parametrize("file", ["prototypes", "drift", "calibration", "statistics"])
+def test_a_tensor_more_is_refused_when_the_model_is_loaded(two_clouds, tmp_path, file):
+    path = two_clouds.save(tmp_path / "m")
+    name = path / "versions" / "1" / f"{file}.safetensors"
+    save_file({**load_file(name), "photo": torch.zeros(3, 8, 8)}, name)
+    reseal(path)
+    with pytest.raises(ModelFileError, match=r"what no model has, the tensor|do not fit"):
+        load(path)
+
+
+def test_bytes_of_a_class_add_up_to_the_tensors(lessons):
+    _, kept = lessons
+    state = kept[2].state_
+    tensors = [state.prototypes.means, state.prototypes.counts, state.prototypes.tasks]
+    tensors += [*state.calibration.named().values(), state.drift.before, state.drift.after]
+    tensors += list(state.drift.diagnostics.values())
+    assert sum(class_bytes(state).values()) == sum(t.numel() * t.element_size() for t in tensors)
