@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protodrift.compare import LEAST_GAP, Cell, summarise, table
+from protodrift.compare import LEAST_GAP, Cell, summarize, table
 
 
 def chosen_on(cell: Cell, settings: Sequence[str]) -> bool:
@@ -88,7 +88,7 @@ def main() -> None:
     }
     for name, own in parts.items():
         if own:
-            pooled = summarise(own)[0].pooled
+            pooled = summarize(own)[0].pooled
             print(f"## {name}: {len({(c.setting, c.method, c.seed) for c in own})} trainings, {pooled} with a gap of "
                   f"{100 * LEAST_GAP:.0f} points or more\n\n{narrow(own, large=True)}\n\n"
                   f"The settings with smaller gaps, points:\n\n{narrow(own, large=False)}\n")  # fmt: skip

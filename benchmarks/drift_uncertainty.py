@@ -115,21 +115,21 @@ def figure(sure: dict[str, list[Movement]]) -> str:
     values = [v for own in sure.values() for m in own for v in (m.predicted, m.error) if v > 0]
     low, high = math.log10(np.quantile(values, 0.002)), math.log10(max(values) * 1.05)
     side, gap, left, top = 250, 60, 60, 40
-    colours = dict(zip(dict.fromkeys(m.setting for o in sure.values() for m in o), _COLOURS, strict=False))
+    colors = dict(zip(dict.fromkeys(m.setting for o in sure.values() for m in o), _COLORS, strict=False))
     width, height = left + len(sure) * (side + gap), top + side + 90
     parts = [f'<rect width="{width}" height="{height}" fill="#fff"/>']
     for i, (name, own) in enumerate(sure.items()):
         x0 = left + i * (side + gap)
-        parts.append(_panel(name, own, x0, top, side, low, high, colours))
-    for i, (setting, colour) in enumerate(colours.items()):
+        parts.append(_panel(name, own, x0, top, side, low, high, colors))
+    for i, (setting, color) in enumerate(colors.items()):
         x = left + 190 * i
-        parts.append(f'<circle cx="{x}" cy="{height - 14}" r="4" fill="{colour}"/>')
+        parts.append(f'<circle cx="{x}" cy="{height - 14}" r="4" fill="{color}"/>')
         parts.append(_text(x + 9, height - 10, setting, "start"))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     return f'{head} font-family="sans-serif" font-size="12">{"".join(parts)}</svg>\n'
 
 
-_COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1")
+_COLORS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1")
 
 
 def _panel(
@@ -140,7 +140,7 @@ def _panel(
     side: float,
     low: float,
     high: float,
-    colours: dict[str, str],
+    colors: dict[str, str],
 ) -> str:
     def at(value: float) -> float:
         return side * (math.log10(max(value, 10**low)) - low) / (high - low)
@@ -163,7 +163,7 @@ def _panel(
     for m in shown:
         parts.append(
             f'<circle cx="{x0 + at(m.predicted):.1f}" cy="{y0 + side - at(m.error):.1f}" r="1.6" '
-            f'fill="{colours[m.setting]}" fill-opacity="0.35"/>'
+            f'fill="{colors[m.setting]}" fill-opacity="0.35"/>'
         )
     points = [f"{x0 + at(x):.1f},{y0 + side - at(y):.1f}" for x, y in _medians(own)]
     parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="#111" stroke-width="2"/>')

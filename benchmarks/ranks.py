@@ -67,7 +67,7 @@ def main() -> None:
     method = METHODS[args.method]
     with joined() as world:
         network = build_embedder(args.backbone, spec)
-        network.standardise.fit(images)
+        network.standardize.fit(images)
         trained = Trained(network.eval())
         count_steps()
 

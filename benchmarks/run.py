@@ -99,7 +99,7 @@ def page(document: dict[str, Any], table: str, curve: list[dict[str, Any]] | Non
                 f"{point['classes']:,}",
                 f"{point['seconds']:.2f}",
                 f"{point['seconds_of_sdc_and_readout']:.2f}",
-                f"{point['memory_bytes'] / 2**20:.0f}",
+                f"{point['ram_bytes'] / 2**20:.0f}",
                 f"{point['seconds_saving']:.2f}",
                 f"{point['model_bytes'] / 1e6:.1f}",
             ]

@@ -100,7 +100,7 @@ def pairs(vectors: int, width: int, count: int):
     import torch
     from torch.nn.functional import normalize
 
-    means = centres(width, count)
+    means = centers(width, count)
     g = torch.Generator().manual_seed(2)
     tilt = 0.01 * torch.randn(width, width, generator=g)
     turn = torch.linalg.matrix_exp(tilt - tilt.T)
@@ -111,7 +111,7 @@ def pairs(vectors: int, width: int, count: int):
         yield rows, z_old, z_new
 
 
-def centres(width: int, count: int):
+def centers(width: int, count: int):
     import torch
     from torch.nn.functional import normalize
 
@@ -146,7 +146,7 @@ def one_pass(args: argparse.Namespace) -> None:
 
     count = int(args.classes)
     near = torch.randn(count, args.width, generator=torch.Generator().manual_seed(3))
-    old = torch.nn.functional.normalize(centres(args.width, count) + 0.02 * near, dim=1)
+    old = torch.nn.functional.normalize(centers(args.width, count) + 0.02 * near, dim=1)
     labels = tuple(range(-count, 0))
     known = Prototypes(labels, old, torch.ones(count, dtype=torch.long), torch.ones(count, dtype=torch.long))
     shards = Shards(folder(args.scratch, count))

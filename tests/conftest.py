@@ -76,8 +76,8 @@ def vectors() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.fixture(scope="session")
-def colours() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    """Return X, y of noisy colour patterns, (N, 16, 16, 3) uint8: `X, y = colours(0, 1)`."""
+def colors() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    """Return X, y of noisy color patterns, (N, 16, 16, 3) uint8: `X, y = colors(0, 1)`."""
 
     def pick(*classes: int, count: int = 12) -> tuple[np.ndarray, np.ndarray]:
         parts = []

@@ -171,7 +171,7 @@ def test_predict_of_nothing_is_refused(two_clouds):
         ({"backbone": nn.Flatten()}, "no parameters: there is nothing to train"),
         ({"embedding_dim": 0}, "embedding_dim=0 must be at least 1"),
         ({"embedding_dim": 2.5}, "embedding_dim=2.5 must be a whole number"),
-        ({"normalise": "yes"}, "normalise='yes' must be True or False"),
+        ({"normalize": "yes"}, "normalize='yes' must be True or False"),
         ({"temperature": 0}, "temperature=0 must be greater than 0"),
         ({"temperature": float("nan")}, "temperature=nan must be a finite number"),
         ({"channels": "frist"}, "channels='frist' is unknown. Did you mean 'first'"),

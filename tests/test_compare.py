@@ -8,7 +8,7 @@ import torch
 
 from protodrift import SDC, LwF, Method, Oracle, TaskStream, Training, Triplet
 from protodrift.common.config import decode, encode
-from protodrift.compare import ESTIMATORS, Cell, compare, movements, read_out, summarise, table
+from protodrift.compare import ESTIMATORS, Cell, compare, movements, read_out, summarize, table
 from protodrift.data import load_digits
 from protodrift.drift import ADC, Gated, LocalLinear, MeanShift
 from protodrift.errors import InputError
@@ -23,7 +23,7 @@ def cell(estimator="SDC", seed=0, gain=0.1, gap=0.2, error=0.1, method="E-FT"):
 
 def test_the_gap_closed_is_a_ratio_of_sums_over_cells_with_a_gap():
     cells = [cell(gain=0.1, gap=0.2), cell(seed=1, gain=0.3, gap=0.3), cell(seed=2, gain=-0.01, gap=0.01)]
-    (one,) = summarise(cells)
+    (one,) = summarize(cells)
     assert (one.cells, one.pooled) == (3, 2)
     assert one.gap_closed == pytest.approx(0.4 / 0.5)
     assert one.low == pytest.approx(0.5)  # either cell alone
@@ -35,7 +35,7 @@ def test_the_gap_closed_is_a_ratio_of_sums_over_cells_with_a_gap():
 
 def test_without_a_gap_there_is_no_ratio_but_points():
     cells = [cell(gap=0.01, gain=0.004), cell("none of it", gap=0.01, gain=0)]
-    assert math.isnan(summarise(cells)[0].gap_closed)
+    assert math.isnan(summarize(cells)[0].gap_closed)
     assert "+0.4 pt" in table(cells)
 
 

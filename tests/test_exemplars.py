@@ -53,8 +53,8 @@ def tasks():
 
 @pytest.fixture(scope="module")
 def network(tasks):
-    network = build_embedder("convnet", load_digits().spec, embedding_dim=None, normalise=False, seed=0)
-    network.standardise.fit(tasks[0].images)
+    network = build_embedder("convnet", load_digits().spec, embedding_dim=None, normalize=False, seed=0)
+    network.standardize.fit(tasks[0].images)
     return network.eval()
 
 
@@ -106,7 +106,7 @@ def test_nearest_exemplar_mean_is_icarls_algorithm_1(tasks, network):
     """mu_y: mean of the exemplars' unit features, brought back to unit length; the class is the nearest mu_y."""
     memory, readout = Herding(total=12), NearestExemplarMean()
     kept = memory.keep(memory.keep(None, tasks[0], network), tasks[1], network)
-    method = Method(SigmoidHeads(), memory=memory, readout=readout)
+    method = Method(SigmoidHeads(), exemplars=memory, readout=readout)
     old, _ = update_prototypes(None, method, task=1, new=tasks[0], z_new=embed(network, tasks[0].images), z_old=None)
     store, _ = update_prototypes(
         old,

@@ -172,7 +172,7 @@ def test_embeddings_have_unit_length_unless_told_otherwise(two_clouds, make_clas
     z = two_clouds.transform(X)
     assert z.shape == (24, 8)
     assert np.allclose(np.linalg.norm(z, axis=1), 1, atol=1e-5)
-    free = make_classifier(normalise=False, embedding_dim=2).fit(X, y).transform(X)
+    free = make_classifier(normalize=False, embedding_dim=2).fit(X, y).transform(X)
     assert free.shape == (24, 2)
     assert not np.allclose(np.linalg.norm(free, axis=1), 1, atol=0.01)
     assert make_classifier(embedding_dim=None).fit(X, y).transform(X).shape == (24, 256)
@@ -303,7 +303,7 @@ def test_float_images_learn_as_uint8_do(make_classifier, task_of):
     assert clf.score(X / 255, y) > 0.9
 
 
-def test_channels_says_where_the_colours_are(make_classifier):
+def test_channels_says_where_the_colors_are(make_classifier):
     X = np.random.RandomState(0).randint(0, 256, (8, 3, 9, 3), dtype=np.uint8)
     y = ["a", "b"] * 4
     with pytest.raises(InputError, match="channels='first' or channels='last'"):
@@ -311,10 +311,10 @@ def test_channels_says_where_the_colours_are(make_classifier):
     for channels, axes, shape in (("first", (0, 2, 3), (3, 9, 3)), ("last", (0, 1, 2), (3, 3, 9))):
         state = make_classifier(channels=channels).fit(X, y).state_
         assert state.spec.shape == shape
-        assert np.allclose(state.trained.network.standardise.mean.flatten().numpy(), X.mean(axes), rtol=1e-5)
+        assert np.allclose(state.trained.network.standardize.mean.flatten().numpy(), X.mean(axes), rtol=1e-5)
 
 
-def test_colour_images_are_augmented_by_default_and_only_then(make_classifier):
+def test_color_images_are_augmented_by_default_and_only_then(make_classifier):
     X = np.random.RandomState(0).randint(0, 256, (16, 32, 32, 3), dtype=np.uint8)
     y = [0, 1] * 8
     auto, none, given = (
@@ -328,16 +328,16 @@ def test_colour_images_are_augmented_by_default_and_only_then(make_classifier):
 def test_what_was_given_is_not_changed_and_not_kept(make_classifier, task_of, same):
     X, y = task_of(0, 1)
     X_before, y_before = X.copy(), y.copy()
-    clf = make_classifier(memory=Everything()).fit(X, y)
+    clf = make_classifier(exemplars=Everything()).fit(X, y)
     assert np.array_equal(X, X_before)
     assert np.array_equal(y, y_before)
     twin = copy.deepcopy(clf)
     X[:] = 0
-    assert torch.equal(clf.state_.trained.memory.images, twin.state_.trained.memory.images)
+    assert torch.equal(clf.state_.trained.exemplars.images, twin.state_.trained.exemplars.images)
     tensor = torch.from_numpy(X_before.copy())[:, None]
-    clf = make_classifier(memory=Everything()).fit(tensor, y)
+    clf = make_classifier(exemplars=Everything()).fit(tensor, y)
     tensor.zero_()
-    assert clf.state_.trained.memory.images.any()
+    assert clf.state_.trained.exemplars.images.any()
 
 
 def test_a_backbone_of_the_users_is_copied_and_used(make_classifier, vectors):
@@ -394,10 +394,10 @@ def test_a_penalty_changes_the_second_task_and_only_that(make_classifier, vector
 
 
 def test_everything_keeps_all_images_and_recomputes_all_prototypes(make_classifier, vectors):
-    clf = make_classifier(memory=Everything(), drift=None)
+    clf = make_classifier(exemplars=Everything(), drift=None)
     for task in (("owl", "emu"), ("jay", "ibis"), ("kea",)):
         clf.partial_fit(*vectors(*task))
-    assert len(clf.state_.trained.memory) == 60
+    assert len(clf.state_.trained.exemplars) == 60
     assert clf.classes_.tolist() == ["emu", "owl", "ibis", "jay", "kea"]
     for label, prototype in zip(clf.classes_, clf.prototypes_, strict=True):
         assert np.allclose(prototype, clf.transform(vectors(str(label))[0]).mean(axis=0), atol=1e-6)
@@ -406,9 +406,9 @@ def test_everything_keeps_all_images_and_recomputes_all_prototypes(make_classifi
 def test_a_memory_that_begins_late_compensates_the_classes_it_lacks(make_classifier, vectors, same):
     clf = make_classifier().partial_fit(*vectors("owl", "emu"))
     twin = copy.deepcopy(clf).partial_fit(*vectors("jay", "ibis"))
-    clf.set_params(memory=Everything()).partial_fit(*vectors("jay", "ibis"))
+    clf.set_params(exemplars=Everything()).partial_fit(*vectors("jay", "ibis"))
     assert same(clf, twin)
-    assert len(clf.state_.trained.memory) == 24
+    assert len(clf.state_.trained.exemplars) == 24
 
 
 def test_the_oracle_is_for_experiments_only(make_classifier, vectors):
@@ -421,7 +421,7 @@ def test_the_oracle_is_for_experiments_only(make_classifier, vectors):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("backbone", "mlp"), ("embedding_dim", 9), ("normalise", False), ("objective", Triplet(margin=0.5))],
+    [("backbone", "mlp"), ("embedding_dim", 9), ("normalize", False), ("objective", Triplet(margin=0.5))],
 )
 def test_the_first_task_fixes_the_network_and_its_objective(two_clouds, vectors, name, value):
     state, before = two_clouds.state_, two_clouds.get_params()[name]
@@ -676,7 +676,7 @@ def test_the_unit_of_the_features_does_not_matter(make_classifier, vectors):
         other = make_classifier().fit(X * unit, y)
         assert np.allclose(other.prototypes_, plain.prototypes_, atol=1e-4)
     constant = np.hstack([X, np.full((len(X), 1), 7.0)])
-    assert float(make_classifier().fit(constant, y).state_.trained.network.standardise.std[-1]) == 1
+    assert float(make_classifier().fit(constant, y).state_.trained.network.standardize.std[-1]) == 1
 
 
 def test_a_readout_that_averages_elsewhere_cannot_go_on_with_prototypes(make_classifier, vectors, tmp_path):
@@ -695,7 +695,7 @@ def test_what_overflows_the_network_gets_no_answer(make_classifier, vectors):
     clf = make_classifier().fit(*vectors("owl", "emu"))
     X = vectors("owl", count=4)[0].astype(np.float32)
     X[2:] = 3e38
-    for ask in (clf.predict, clf.predict_proba, clf.recognise):
+    for ask in (clf.predict, clf.predict_proba, clf.recognize):
         with pytest.raises(InputError, match=r"row 2 of X is so far .* \(and 1 more\)"):
             ask(X)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protodrift.compare import Cell, summarise
+from protodrift.compare import Cell, summarize
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -275,7 +275,7 @@ def test_the_drift_page_prints_what_was_measured(drift):
 def test_what_the_drift_page_claims(drift):
     _, chosen, reported = drift
     assert {c.seed for c in chosen} == {0}
-    told = {one.estimator: one for one in summarise(reported)}
+    told = {one.estimator: one for one in summarize(reported)}
     ours, sdc = told["gated local linear"], told["SDC 0.3"]
     page = (RESULTS / "drift.md").read_text()
     assert f"gated, closes {ours.gap_closed:.2f} of the gap, SDC {sdc.gap_closed:.2f}**" in page
@@ -283,7 +283,7 @@ def test_what_the_drift_page_claims(drift):
     assert ours.gap_closed < 1.3 * sdc.gap_closed  # the aim that is not met
     assert ours.relative_error < 0.7 * sdc.relative_error
     for setting in ("cifar100-ten", "cifar100-eleven"):
-        part = {one.estimator: one for one in summarise(c for c in reported if c.setting == setting)}
+        part = {one.estimator: one for one in summarize(c for c in reported if c.setting == setting)}
         assert part["gated local linear"].gap_closed > 1.3 * part["SDC 0.3"].gap_closed
     gated = [c.gain for c in (*chosen, *reported) if c.estimator.startswith("gated")]
     assert min(gated) > -0.0013
@@ -296,7 +296,7 @@ def test_the_drift_pages_of_full_trainings_and_read_outs_print_what_was_measured
     for part in (module.narrow(cells, large=True), module.narrow(cells, large=False)):
         assert part in page
     assert module.against(cells, "gated local linear", "SDC 0.3") in page
-    told = {one.estimator: one for one in summarise(cells)}
+    told = {one.estimator: one for one in summarize(cells)}
     ours, sdc = told["gated local linear"], told["SDC 0.3"]
     assert f"closes {ours.gap_closed:.2f} of the gap, SDC {sdc.gap_closed:.2f}**" in page
     assert min(c.gain for c in cells if c.estimator.startswith("gated")) > -0.0022
@@ -321,10 +321,10 @@ def test_the_gap_closed_by_adc_and_by_estimators_that_keep_covariances(drift):
         line = next(line for line in rows if line.startswith(f"| {name}"))
         column = {"cifar100-ten": 2, "cifar100-eleven": 3}[cell["setting"]]
         assert line.split("|")[column].strip() == f"{closed:.2f}"
-    told = {one.estimator: one for one in summarise(reported)}
+    told = {one.estimator: one for one in summarize(reported)}
     assert f"ADC closes {told['ADC 25'].gap_closed:.2f} of the gap, SDC {told['SDC 0.3'].gap_closed:.2f}**" in page
     for setting in ("cifar100-ten", "cifar100-eleven", "cub200-six"):
-        part = {one.estimator: one for one in summarise([c for c in reported if c.setting == setting])}
+        part = {one.estimator: one for one in summarize([c for c in reported if c.setting == setting])}
         assert part["ADC 25"].gap_closed < part["SDC 0.3"].gap_closed
     cells = {(c.setting, c.method, c.seed, c.estimator): c for c in (*chosen, *reported)}
     for row in json.loads((RESULTS / "drift_readouts.json").read_text()):  # both files tell of the same trainings

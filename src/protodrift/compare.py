@@ -47,7 +47,7 @@ ESTIMATORS: dict[str, Drift] = {
     "SDC 0.3": SDC(0.3),
     "SDC 0.2": SDC(0.2),
     "SDC relative": RelativeSDC(0.3),
-    "SDC neighbours": RelativeSDC(0.5, neighbours=50),
+    "SDC neighbors": RelativeSDC(0.5, neighbors=50),
     "ridge (LDC)": Ridge(1e-2),
     "ridge to identity": RidgeToIdentity(1.0),
     "SLDC": RidgeToIdentity(1e-2, intercept=False, shrink="blend"),
@@ -258,13 +258,13 @@ def _accuracy(result: MethodResult, metric: str) -> float:
     return float((result.average_accuracy if metric == "A" else result.overall_accuracy)[-1])
 
 
-def summarise(
+def summarize(
     cells: Iterable[Cell], *, least_gap: float = LEAST_GAP, draws: int = 2000, seed: int = 0
 ) -> list[Summary]:
     """Return one line an estimator, in the order in which they come.
 
     >>> cells = [Cell("s", "E-FT", seed, "SDC", 0.70, 0.60, 0.80, 0.2, 0.4) for seed in (0, 1)]
-    >>> [(round(s.gap_closed, 3), round(s.relative_error, 3), s.pooled) for s in summarise(cells)]
+    >>> [(round(s.gap_closed, 3), round(s.relative_error, 3), s.pooled) for s in summarize(cells)]
     [(0.5, 0.5, 2)]
     """
     of: dict[str, list[Cell]] = {}
@@ -308,11 +308,11 @@ def table(cells: Sequence[Cell], *, least_gap: float = LEAST_GAP) -> str:
         + " |",
         "|---" * (6 + len(groups)) + "|",
     ]
-    for whole in summarise(cells, least_gap=least_gap):
+    for whole in summarize(cells, least_gap=least_gap):
         parts = []
         for group in groups:
             own = [c for c in cells if (c.setting, c.method) == group and c.estimator == whole.estimator]
-            part = summarise(own, least_gap=least_gap)[0]
+            part = summarize(own, least_gap=least_gap)[0]
             points = 100 * float(np.mean([c.gain for c in own]))
             parts.append(f"{points:+.1f} pt" if np.isnan(part.gap_closed) else f"{part.gap_closed:.2f}")
         small = "" if np.isnan(whole.small_gain) else f"{100 * whole.small_gain:+.2f}"

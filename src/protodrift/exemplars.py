@@ -18,7 +18,7 @@ from .networks.embedder import Embedder
 
 
 @dataclass(frozen=True)
-class Memory(Config):
+class Exemplars(Config):
     """What is kept of the images of finished tasks. Configuration only; the images are in the learner's state."""
 
     @abstractmethod
@@ -33,7 +33,7 @@ class Memory(Config):
 
 
 @dataclass(frozen=True)
-class Everything(Memory):
+class Everything(Exemplars):
     """Keep all images of all tasks: joint training. Needs what exemplar-free learning does without."""
 
     stores: ClassVar[str] = "all images"
@@ -44,7 +44,7 @@ class Everything(Memory):
 
 
 @dataclass(frozen=True)
-class Herding(Memory):
+class Herding(Exemplars):
     """Keep a few exemplars of each class, chosen so that their mean follows the class mean (iCaRL, Algorithm 4).
 
     Features have unit length; their means are compared as Algorithm 4 writes them, without being brought back to unit

@@ -25,7 +25,7 @@ from .distributed.batches import same_weights
 from .distributed.world import current
 from .drift import SDC, Drift, DriftReport
 from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
-from .exemplars import Memory
+from .exemplars import Exemplars
 from .methods import Method, Schedule, get_method
 from .model import format as model_format
 from .networks.build import BACKBONES, build_embedder, embedding_options
@@ -45,7 +45,7 @@ DEFAULT_TRAINING = Training(epochs=10, learning_rate=3e-4, later_learning_rate=3
 """For networks from random weights. A later rate as large as the first one forgets more than drift compensation mends
 (measured in `results/defaults.md`)."""
 
-_FIXED = ("backbone", "embedding_dim", "normalise", "crop", "objective")
+_FIXED = ("backbone", "embedding_dim", "normalize", "crop", "objective")
 """What the first task fixes: later tasks must train the same network for the same thing."""
 
 
@@ -55,7 +55,7 @@ def _temperature(value: Any) -> str | None:
 
 _RULES = {
     "embedding_dim": optional(whole(1)),
-    "normalise": flag,
+    "normalize": flag,
     "crop": optional(whole(1)),
     "image_size": whole(8),
     "held_out": number(0, 0.5),
@@ -67,7 +67,7 @@ _RULES = {
 
 
 @dataclass(frozen=True)
-class Recognised:
+class Recognized:
     """Answers for N images over K classes.
 
     Attributes:
@@ -123,19 +123,19 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         "mlp", or a module that maps a batch of inputs to (N, features). "auto" fits the first task's inputs.
     embedding_dim : int or None, default=512
         Size of the embedding z; None takes the backbone's features as they are.
-    normalise : bool, default=True
-        L2-normalise embeddings.
+    normalize : bool, default=True
+        L2-normalize embeddings.
     weights : str, Path or None, default=None
         Weights for the backbone to start from: "imagenet", "pip", "hf:owner/name", "https://..." or a file with
         torchvision's names (see `protodrift.networks.weights`).
     crop : int or None, default=None
-        Side of the centre view that prototypes, drift and predictions see of larger images; random views in training
+        Side of the center view that prototypes, drift and predictions see of larger images; random views in training
         should have this size too, e.g. RandomCropFlip(224). None: the whole image.
     objective : Objective, default=Triplet()
         What the network is trained for.
     penalty : Penalty, sequence of Penalty or None, default=None
         What holds the old knowledge: LwF(), EWC(), MAS().
-    memory : Memory or None, default=None
+    exemplars : Exemplars or None, default=None
         Which old images are kept; None keeps none.
     drift : Drift or None, default=SDC(sigma=0.3)
         How old prototypes are moved; None leaves them where they were.
@@ -146,7 +146,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     training : Training, default=Training(epochs=10, learning_rate=3e-4, later_learning_rate=3e-5)
         Epochs, learning rate, batches.
     augment : Augmentation, None or "auto", default="auto"
-        Random views in training; "auto": crop and flip for colour images of at least 32 x 32, none otherwise.
+        Random views in training; "auto": crop and flip for color images of at least 32 x 32, none otherwise.
     image_size : int, default=128
         Image files are resized and cropped to this side; where X holds arrays it says nothing.
     held_out : float, default=0
@@ -201,12 +201,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         backbone: str | nn.Module = "auto",
         *,
         embedding_dim: int | None = 512,
-        normalise: bool = True,
+        normalize: bool = True,
         weights: str | Path | None = None,
         crop: int | None = None,
         objective: Objective = Triplet(),
         penalty: Penalty | Sequence[Penalty] | None = None,
-        memory: Memory | None = None,
+        exemplars: Exemplars | None = None,
         drift: Drift | None = SDC(),
         readout: Readout = NearestClassMean(),
         schedule: Schedule = Schedule(),
@@ -222,12 +222,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> None:
         self.backbone = backbone
         self.embedding_dim = plain(embedding_dim)
-        self.normalise = normalise
+        self.normalize = normalize
         self.weights = weights
         self.crop = plain(crop)
         self.objective = objective
         self.penalty = penalty
-        self.memory = memory
+        self.exemplars = exemplars
         self.drift = drift
         self.readout = readout
         self.schedule = schedule
@@ -250,7 +250,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         method = get_method(name)
         _check_names(cls, params)
-        axes = {axis: getattr(method, axis) for axis in ("objective", "memory", "drift", "readout", "schedule")}
+        axes = {axis: getattr(method, axis) for axis in ("objective", "exemplars", "drift", "readout", "schedule")}
         return cls(**{**axes, "penalty": method.penalties, **params})
 
     def set_params(self: Self, **params: Any) -> Self:
@@ -361,13 +361,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             build_embedder,
             self.backbone,
             spec,
-            **embedding_options(self.objective, self.embedding_dim, self.normalise),
+            **embedding_options(self.objective, self.embedding_dim, self.normalize),
             weights=self.weights,
             seed=self.random_state,
             crop=self.crop,
         )
         network = current().first_before_others(build)  # weights may have to be downloaded, once
-        network.standardise.fit(first.images)
+        network.standardize.fit(first.images)
         same_weights(current(), network)
         return network.to(self.device).eval()
 
@@ -412,7 +412,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return Method(
             self.objective,
             self.penalty,  # type: ignore[arg-type]
-            self.memory,
+            self.exemplars,
             self.drift,
             self.readout,
             self.schedule,
@@ -439,7 +439,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         check(type(self).__name__, {"temperature": _RULES["temperature"]}, {"temperature": self.temperature})
         return self._probabilities(self._scores(X))
 
-    def recognise(self, X: Any) -> Recognised:
+    def recognize(self, X: Any) -> Recognized:
         """Return the answers with all that is known about them: probabilities, distances, whether they are unknown."""
         state, z = self._learned(), self._embed(X)
         scores = self._scores_of(z)
@@ -447,7 +447,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         view = readout_view(z, state.prototypes, state.trained.network, state.readout)
         best = scores.argmax(dim=1)
         novelty = state.calibration.novelty(best, distances, relative_distances(*self.readout.coordinates(view)))
-        return Recognised(
+        return Recognized(
             self.classes_, best.numpy(), self._probabilities(scores), distances.numpy(), novelty.numpy(), z.numpy()
         )
 
@@ -535,7 +535,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Args:
             path: a directory: new, or a model that gets one more version.
-            store_images: a memory keeps images of old tasks; they are written only if this is True.
+            store_images: exemplars are images of old tasks; they are written only if this is True.
             keep: versions to keep, the newest ones; None: all.
             root: remove all other versions: this one cannot be undone.
             holding: the caller holds the directory's lock already.
@@ -544,10 +544,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             ModelFileError: if `path` is something else, or cannot be written. What was there before is unchanged.
         """
         state = self._learned()
-        if state.trained.memory is not None and not store_images:
+        if state.trained.exemplars is not None and not store_images:
             raise InputError(
-                f"{type(self.memory).__name__} keeps {len(state.trained.memory)} images of old tasks. Writing them to "
-                "disk must be asked for: save(path, store_images=True)."
+                f"{type(self.exemplars).__name__} keeps {len(state.trained.exemplars)} images of old tasks. Writing "
+                "them to disk must be asked for: save(path, store_images=True)."
             )
         saving.write(path, *self.files(), holding=holding, keep=keep, root=root)
         return Path(path)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from .common.config import Config, one_of
 from .drift import SDC, Drift
 from .errors import InputError, did_you_mean
-from .exemplars import Everything, Herding, Memory
+from .exemplars import Everything, Exemplars, Herding
 from .objectives import CosineHeads, Objective, SigmoidHeads, Softmax, Triplet
 from .penalties import EWC, MAS, REWC, SI, Attention, LessForget, LwF, MarginRanking, Penalty
 from .readouts import (
@@ -60,7 +60,7 @@ class Method(Config):
     Args:
         objective: what a batch is trained for.
         penalty: what holds the old knowledge, from the second task on; any number of penalties.
-        memory: which old images are kept; None keeps none.
+        exemplars: which old images are kept; None keeps none.
         drift: how stored prototypes are moved; None leaves them.
         readout: how an image gets its class.
         schedule: which tasks train the network, and the batch-norm policy.
@@ -71,7 +71,7 @@ class Method(Config):
 
     objective: Objective = Triplet()
     penalty: tuple[Penalty, ...] | Penalty | None = ()
-    memory: Memory | None = None
+    exemplars: Exemplars | None = None
     drift: Drift | None = None
     readout: Readout = NearestClassMean()
     schedule: Schedule = Schedule()
@@ -79,7 +79,7 @@ class Method(Config):
     def __post_init__(self) -> None:
         for name, kind, may_be_none in (
             ("objective", Objective, False),
-            ("memory", Memory, True),
+            ("exemplars", Exemplars, True),
             ("drift", Drift, True),
             ("readout", Readout, False),
             ("schedule", Schedule, False),
@@ -103,10 +103,10 @@ class Method(Config):
                 f"{type(turning[0]).__name__} trains rotated weights, and {type(others[0]).__name__} speaks of the "
                 "plain ones under the same names. Use one of them."
             )
-        if self.memory is not None and not self.objective.spans_tasks:
+        if self.exemplars is not None and not self.objective.spans_tasks:
             raise InputError(
-                f"{self.objective} trains each task's head alone, and a memory brings images of old tasks. Use "
-                "Softmax(over='all') with a memory."
+                f"{self.objective} trains each task's head alone, and exemplars are images of old tasks. Use "
+                "Softmax(over='all') with exemplars."
             )
         if self.readout.needs_heads and not self.objective.classifies:
             raise InputError(
@@ -137,7 +137,7 @@ METHODS: dict[str, Method] = {
     "E-MAS+SDC": Method(penalty=MAS(), drift=SDC()),
     "E-SI": Method(penalty=SI(gamma=1e3)),
     "E-SI+SDC": Method(penalty=SI(gamma=1e3), drift=SDC()),
-    "E-Joint": Method(memory=Everything()),
+    "E-Joint": Method(exemplars=Everything()),
     # Softmax heads (Sec. 3.2), one a task. The paper chooses their gammas on validation data and does not print them:
     # these were chosen on digits, and a recipe for other data says its own.
     "FT": Method(Softmax(), readout=MaxOverHeads()),
@@ -149,7 +149,7 @@ METHODS: dict[str, Method] = {
     "R-EWC": Method(Softmax(), REWC(gamma=1e5), readout=MaxOverHeads()),
     "LwM": Method(Softmax(), (LwF(), Attention()), readout=MaxOverHeads()),
     "Expert Gate": Method(Softmax(), readout=ExpertGate(), schedule=Schedule(start="initial")),
-    "Joint": Method(Softmax(over="all"), memory=Everything(), readout=MaxOverClasses()),
+    "Joint": Method(Softmax(over="all"), exemplars=Everything(), readout=MaxOverClasses()),
     # With exemplars.
     "iCaRL-CNN": Method(SigmoidHeads(), LwF(), Herding(), readout=MaxOverClasses()),
     "iCaRL-NME": Method(SigmoidHeads(), LwF(), Herding(), readout=NearestExemplarMean()),
@@ -195,13 +195,13 @@ def with_drift(method: Method, drift: Drift | None) -> Method:
 def described(name: str) -> dict[str, str]:
     """Return a named method in words: its choice on each axis, its schedule, what it stores, its paper."""
     method = get_method(name)
-    parts = [method.readout, *method.penalties, *([method.memory] if method.memory else [])]
+    parts = [method.readout, *method.penalties, *([method.exemplars] if method.exemplars else [])]
     stored = [part.stores for part in parts if part.stores]
     paper = max((prefix for prefix in PAPERS if name.startswith(prefix)), key=len)
     return {
         "objective": str(method.objective),
         "penalty": " + ".join(map(str, method.penalties)) or "none",
-        "memory": str(method.memory or "none"),
+        "exemplars": str(method.exemplars or "none"),
         "drift": str(method.drift or "none"),
         "readout": str(method.readout),
         "schedule": str(method.schedule),

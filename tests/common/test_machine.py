@@ -28,7 +28,7 @@ digits = load_digits()
 
 def bits():
     network = build_embedder("convnet", digits.spec, embedding_dim=8, seed=0)
-    network.standardise.fit(digits.train.images)
+    network.standardize.fit(digits.train.images)
     new = digits.train.of_classes([3, 8])
     common = {"task": 1, "method": Method(), "training": Training(epochs=1), "augment": None, "seed": 0}
     trained = advance(Trained(network.eval()), new, **common).network

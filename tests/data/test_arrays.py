@@ -10,20 +10,20 @@ from protodrift.data import InputSpec, read_images
 from protodrift.errors import InputError
 
 rng = np.random.RandomState(0)
-GREY = rng.randint(0, 256, (5, 6, 7)).astype(np.uint8)
-COLOUR = rng.randint(0, 256, (5, 6, 7, 3)).astype(np.uint8)
+GRAY = rng.randint(0, 256, (5, 6, 7)).astype(np.uint8)
+COLOR = rng.randint(0, 256, (5, 6, 7, 3)).astype(np.uint8)
 
 
 @pytest.mark.parametrize(
     ("X", "expected"),
     [
-        (GREY, GREY[:, None]),
-        (GREY[..., None], GREY[:, None]),
-        (GREY[:, None], GREY[:, None]),
-        (COLOUR, COLOUR.transpose(0, 3, 1, 2)),
-        (COLOUR.transpose(0, 3, 1, 2), COLOUR.transpose(0, 3, 1, 2)),
-        (np.asfortranarray(COLOUR), COLOUR.transpose(0, 3, 1, 2)),
-        (COLOUR[::-1], COLOUR[::-1].transpose(0, 3, 1, 2)),
+        (GRAY, GRAY[:, None]),
+        (GRAY[..., None], GRAY[:, None]),
+        (GRAY[:, None], GRAY[:, None]),
+        (COLOR, COLOR.transpose(0, 3, 1, 2)),
+        (COLOR.transpose(0, 3, 1, 2), COLOR.transpose(0, 3, 1, 2)),
+        (np.asfortranarray(COLOR), COLOR.transpose(0, 3, 1, 2)),
+        (COLOR[::-1], COLOR[::-1].transpose(0, 3, 1, 2)),
         (rng.randint(0, 256, (2, 6, 7, 4)), None),
     ],
     ids=["NHW", "NHW1", "N1HW", "NHW3", "N3HW", "fortran order", "negative stride", "NHW4"],
@@ -59,14 +59,14 @@ def test_every_layout_becomes_channels_first(X, expected):
     ],
 )
 def test_every_kind_of_number_keeps_its_values(convert, dtype):
-    images, _ = read_images(convert(GREY.clip(0, 200) // 2 * 2))  # even values: exact in float16 and bfloat16
+    images, _ = read_images(convert(GRAY.clip(0, 200) // 2 * 2))  # even values: exact in float16 and bfloat16
     assert images.dtype == dtype
-    assert np.array_equal(images[:, 0].numpy().astype(int), GREY.clip(0, 200) // 2 * 2)
+    assert np.array_equal(images[:, 0].numpy().astype(int), GRAY.clip(0, 200) // 2 * 2)
 
 
 def test_bools_are_zero_and_one():
-    images, spec = read_images(GREY > 100)
-    assert np.array_equal(images[:, 0].numpy(), (GREY > 100).astype(np.uint8))
+    images, spec = read_images(GRAY > 100)
+    assert np.array_equal(images[:, 0].numpy(), (GRAY > 100).astype(np.uint8))
     assert spec.scale == "uint8"
 
 
@@ -80,7 +80,7 @@ def test_two_axes_are_feature_vectors_in_float32(X):
     assert str(spec) == "vectors of 3 features"
 
 
-@pytest.mark.parametrize("X", [GREY.copy(), GREY[:, None].astype(np.float32), torch.from_numpy(GREY.copy())[:, None]])
+@pytest.mark.parametrize("X", [GRAY.copy(), GRAY[:, None].astype(np.float32), torch.from_numpy(GRAY.copy())[:, None]])
 def test_what_is_read_is_a_copy(X):
     images, _ = read_images(X)
     before = images.clone()
@@ -132,7 +132,7 @@ def test_what_is_no_images_is_refused_with_its_shape_or_type(X, message):
 
 def test_an_unknown_channels_word_is_refused():
     with pytest.raises(InputError, match="channels='middle'"):
-        read_images(GREY, channels="middle")
+        read_images(GRAY, channels="middle")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -216,7 +216,7 @@ def test_uint8_after_floats_is_refused():
         read_images(np.zeros((2, 8, 8), np.uint8), spec=spec)
 
 
-@pytest.mark.parametrize("X", [GREY, COLOUR, rng.rand(3, 5)])
+@pytest.mark.parametrize("X", [GRAY, COLOR, rng.rand(3, 5)])
 def test_a_spec_survives_json(X):
     spec = read_images(X)[1]
     assert InputSpec.from_json(spec.to_json()) == spec

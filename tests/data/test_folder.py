@@ -22,9 +22,9 @@ from protodrift.errors import InputError, SkippedImagesWarning
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
 
-def save(path, colour=RED, size=(8, 8), mode="RGB", **options):
+def save(path, color=RED, size=(8, 8), mode="RGB", **options):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, colour).save(path, **options)
+    Image.new(mode, size, color).save(path, **options)
     return path
 
 
@@ -149,22 +149,22 @@ def corner(path):
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "colour", "expected"),
+    ("name", "mode", "color", "expected"),
     [
-        ("grey.png", "L", 77, (77, 77, 77)),
+        ("gray.png", "L", 77, (77, 77, 77)),
         ("bits.png", "1", 1, WHITE),
         ("clear.png", "RGBA", (0, 0, 255, 0), WHITE),
         ("half.png", "RGBA", (0, 0, 0, 127), (128, 128, 128)),
         ("opaque.png", "RGBA", (0, 0, 255, 255), BLUE),
-        ("greyalpha.png", "LA", (10, 0), WHITE),
+        ("grayalpha.png", "LA", (10, 0), WHITE),
         ("deep.png", "I;16", 65535, WHITE),
         ("deep-mid.png", "I;16", 32768, (127, 127, 127)),
         ("float.tiff", "F", 5.0, WHITE),
         ("cmyk.tiff", "CMYK", (0, 255, 255, 0), RED),
     ],
 )
-def test_every_mode_becomes_rgb_over_white(tmp_path, name, mode, colour, expected):
-    assert corner(save(tmp_path / name, colour, mode=mode)) == expected
+def test_every_mode_becomes_rgb_over_white(tmp_path, name, mode, color, expected):
+    assert corner(save(tmp_path / name, color, mode=mode)) == expected
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ def test_a_palette_image_with_transparency_becomes_white_there(tmp_path):
     assert tuple(read_image(tmp_path / "p.png", 8)[7, 7]) == RED
 
 
-@pytest.mark.parametrize(("mode", "colour"), [("RGB", BLUE), ("L", 9)])
-def test_one_transparent_colour_becomes_white(tmp_path, mode, colour):
-    path = save(tmp_path / "x.png", colour, mode=mode, transparency=colour)
+@pytest.mark.parametrize(("mode", "color"), [("RGB", BLUE), ("L", 9)])
+def test_one_transparent_color_becomes_white(tmp_path, mode, color):
+    path = save(tmp_path / "x.png", color, mode=mode, transparency=color)
     assert corner(path) == WHITE
 
 
@@ -229,7 +229,7 @@ def test_exif_orientation_is_honoured(tmp_path, orientation, place):
     assert (seen == np.array(RED)).all(axis=2).sum() == 16
 
 
-def test_the_short_side_is_resized_and_the_centre_cropped(tmp_path):
+def test_the_short_side_is_resized_and_the_center_cropped(tmp_path):
     image = Image.new("RGB", (60, 20), RED)
     image.paste(BLUE, (20, 0, 40, 20))
     image.save(tmp_path / "x.png")
@@ -280,11 +280,11 @@ def test_a_folder_that_may_not_be_read_is_named():
         shutil.rmtree(root)
 
 
-def test_squash_keeps_the_whole_image_and_centre_its_middle(tmp_path):
+def test_squash_keeps_the_whole_image_and_center_its_middle(tmp_path):
     picture = np.zeros((8, 16, 3), np.uint8)
     picture[:, 4:12] = 255  # white in the middle half
     Image.fromarray(picture).save(tmp_path / "x.png")
-    assert read_image(tmp_path / "x.png", 8, "centre").min() == 255
+    assert read_image(tmp_path / "x.png", 8, "center").min() == 255
     squashed = read_image(tmp_path / "x.png", 8, "squash")[0, :, 0]
     assert squashed[0] < 30
     assert squashed[7] < 30

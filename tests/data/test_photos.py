@@ -65,7 +65,7 @@ GOOD = {
     "sixteen.png": lambda: encoded(Image.fromarray((RNG.rand(24, 24) * 65535).astype(np.uint16)), "PNG"),
     "float.tiff": lambda: encoded(Image.fromarray(RNG.rand(24, 24).astype(np.float32)), "TIFF"),
     "cmyk.jpg": lambda: encoded(picture(mode="CMYK"), "JPEG"),
-    "grey.png": lambda: encoded(picture(mode="L"), "PNG"),
+    "gray.png": lambda: encoded(picture(mode="L"), "PNG"),
     "bits.png": lambda: encoded(picture(mode="1"), "PNG"),
     "palette.gif": lambda: encoded(picture(mode="P"), "GIF"),
     "alpha.png": lambda: encoded(picture(mode="RGBA"), "PNG"),
@@ -250,7 +250,7 @@ def test_many_photos_go_to_a_file_without_a_name_and_are_the_same(tmp_path):
         (tmp_path / "owl" / f"{i}.png").write_bytes(encoded(picture(), "PNG"))
     found = find_photos(tmp_path)
     small = read_photos(found, 16).examples.images
-    large = read_photos(found, 16, memory=10, folder=tmp_path).examples.images
+    large = read_photos(found, 16, ram=10, folder=tmp_path).examples.images
     assert isinstance(large, StoredImages)
     assert np.array_equal(small.numpy(), large.numpy())
     assert [path.name for path in tmp_path.iterdir()] == ["owl"]

@@ -1,4 +1,4 @@
-"""Images in a file instead of in memory: every result is the same, and only what is needed is read."""
+"""Images in a file instead of in ram: every result is the same, and only what is needed is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from protodrift.common.ram import memory_budget, parse_bytes
+from protodrift.common.ram import parse_bytes, ram_budget
 from protodrift.data import spill as stored
 from protodrift.data.photos import find_photos
 from protodrift.data.spill import Room, StoredImages, StoredRoom, room
@@ -93,14 +93,14 @@ def test_only_the_rows_that_are_needed_are_read(file, monkeypatch):
     parts = x[10:].split(16)
     assert read == []
     parts[0].float()
-    assert read == [16 * 192]  # neighbours together
+    assert read == [16 * 192]  # neighbors together
     x[ROWS]
     assert read[1:] == [192, 192, 192, 192, 3 * 192]
 
 
 def test_the_budget_decides_and_the_file_has_no_name(tmp_path, images):
-    assert isinstance(room(50, (3, 8, 8), memory=50 * 192, folder=tmp_path), Room)
-    made = room(50, (3, 8, 8), memory=50 * 192 - 1, folder=tmp_path / "not" / "there")
+    assert isinstance(room(50, (3, 8, 8), ram=50 * 192, folder=tmp_path), Room)
+    made = room(50, (3, 8, 8), ram=50 * 192 - 1, folder=tmp_path / "not" / "there")
     made.write(7, images[7].numpy())
     assert list(tmp_path.iterdir()) == []
     assert torch.equal(made.tensor(50)[7], images[7])
@@ -122,7 +122,7 @@ def test_a_disk_without_room_is_explained(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(InputError, match=r"no room for 768 bytes of decoded images.*No space left.*--memory"):
+    with pytest.raises(InputError, match=r"no room for 768 bytes of decoded images.*No space left.*--ram"):
         StoredRoom(4, (3, 8, 8), tmp_path)
 
 
@@ -131,17 +131,17 @@ def test_a_disk_without_room_is_explained(tmp_path, monkeypatch):
 )
 def test_sizes(text, count, monkeypatch):
     assert parse_bytes(text) == count
-    monkeypatch.setenv("PROTODRIFT_MEMORY", text)
-    assert (memory_budget(), memory_budget(3)) == (count, 3)
+    monkeypatch.setenv("PROTODRIFT_RAM", text)
+    assert (ram_budget(), ram_budget(3)) == (count, 3)
 
 
 @pytest.mark.parametrize("text", ["", "G", "much", "-1", "1X", "nan"])
 def test_what_is_no_size(text, monkeypatch):
     with pytest.raises(ValueError, match="8G or 500M"):
         parse_bytes(text)
-    monkeypatch.setenv("PROTODRIFT_MEMORY", text or "?")
-    with pytest.raises(InputError, match="PROTODRIFT_MEMORY"):
-        memory_budget()
+    monkeypatch.setenv("PROTODRIFT_RAM", text or "?")
+    with pytest.raises(InputError, match="PROTODRIFT_RAM"):
+        ram_budget()
 
 
 # -- lessons and runs -------------------------------------------------------------------------------------------------
@@ -151,9 +151,9 @@ def photos(root, *classes):
     for name in classes:
         rng = np.random.RandomState(sum(map(ord, name)))
         (root / name).mkdir(parents=True)
-        colour = rng.randint(0, 256, 3)
+        color = rng.randint(0, 256, 3)
         for i in range(8):
-            pixels = np.clip(colour + rng.randint(-60, 60, (40, 40, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(color + rng.randint(-60, 60, (40, 40, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(root / name / f"{i}.png")
     return root
 
@@ -164,12 +164,12 @@ def lessons(model, folders, memory):
     for folder in folders:
         with learning.workplace(model) as place:
             options = {"epochs": 1, "size": 32 if place.classifier is None else None}
-            plan = learning.prepare(place, find_photos(folder), known="refresh", options=options, memory=memory)
+            plan = learning.prepare(place, find_photos(folder), known="refresh", options=options, ram=memory)
             assert isinstance(plan.examples.images, StoredImages) == (memory == 0)
             assert not [path.name for path in model.iterdir() if path.name not in (".lock", "versions", "CURRENT")]
             key = key or learning.lesson_key(plan)
             outcome = learning.carry_out(plan)
-    return outcome.classifier, key  # a lesson that was interrupted goes on, whatever --memory says then
+    return outcome.classifier, key  # a lesson that was interrupted goes on, whatever --ram says then
 
 
 @pytest.mark.filterwarnings("ignore::protodrift.errors.CollapseWarning")
@@ -192,7 +192,7 @@ def test_a_run_from_disk_is_that_from_memory(tmp_path, monkeypatch):
     photos(tmp_path / "photos", "auk", "emu", "jay", "owl")
     recipe = with_settings(get_recipe("folder").only(["E-FT+SDC", "E-Joint"]), {"training.epochs": "1", "tasks": "2"})
     whole = runs.run(recipe, tmp_path / "a", data=tmp_path / "photos")
-    monkeypatch.setenv("PROTODRIFT_MEMORY", "0")
+    monkeypatch.setenv("PROTODRIFT_RAM", "0")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(stored, "READ_AT_ONCE", 0)
     assert isinstance(runs.load_data(recipe, tmp_path / "photos").train.images, StoredImages)

@@ -152,7 +152,7 @@ def test_parts_have_the_area_and_shape_asked_for(height, width):
     ("height", "width", "expected"),
     [(10, 100, (0, 43, 10, 13)), (100, 10, (43, 0, 13, 10))],  # 4/3 of the short side, in the middle
 )
-def test_where_no_part_fits_the_largest_centre_part_is_taken(height, width, expected):
+def test_where_no_part_fits_the_largest_center_part_is_taken(height, width, expected):
     augment = ResizedCropFlip(8, scale=(1.0, 1.0))
     parts = torch.stack(augment.parts(5, height, width, torch.Generator().manual_seed(0)), dim=1)
     assert [tuple(part) for part in parts.tolist()] == [expected] * 5
@@ -188,5 +188,5 @@ def test_a_crop_that_was_stored_before_there_was_a_mode_is_described_as_before()
     ("shape", "expected"),
     [((3, 32, 32), CropFlip(4)), ((3, 64, 32), CropFlip(4)), ((1, 64, 64), None), ((3, 28, 28), None), ((64,), None)],
 )
-def test_only_colour_images_of_some_size_are_augmented_by_default(shape, expected):
+def test_only_color_images_of_some_size_are_augmented_by_default(shape, expected):
     assert default_augmentation(InputSpec(shape, "uint8", 0, 255)) == expected

@@ -63,7 +63,7 @@ def rows_of_digits(classes: list[int], count: int = 30) -> Examples:
     return digits.at(keep)
 
 
-def in_colour(examples: Examples) -> Examples:
+def in_color(examples: Examples) -> Examples:
     """Three channels, so that there is something to mirror and crop."""
     x = examples.images.float()
     return Examples(torch.cat([x, x.flip(2), x.flip(3)], dim=1), examples.labels)
@@ -101,7 +101,7 @@ def train(
     name: str,
     method: Method,
     *,
-    colour: bool = False,
+    color: bool = False,
     batch: int = 30,
     images: int = 30,
     epochs: int = 7,
@@ -109,15 +109,15 @@ def train(
     """Two tasks in float64: every step of both is kept, and what penalties keep after each."""
     first, second = rows_of_digits([0, 1, 2, 3], images), rows_of_digits([4, 5, 6], images)
     backbone: str | nn.Module = "convnet"
-    if colour:
+    if color:
         torch.manual_seed(1)
-        first, second, backbone = in_colour(first), in_colour(second), WithDropout()
+        first, second, backbone = in_color(first), in_color(second), WithDropout()
     spec = InputSpec(tuple(first.images.shape[1:]), "free", 0.0, float(first.images.max()))
     network = build_embedder(backbone, spec, **embedding_options(method.objective, 16, True), seed=3)
-    network.standardise.fit(first.images)
+    network.standardize.fit(first.images)
     training = Training(epochs=epochs, learning_rate=1e-3, batch_size=batch, images_per_class=5)
     trained = Trained(network.double().eval())
-    augment = CropFlip(pad=1) if colour else None
+    augment = CropFlip(pad=1) if color else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for task, data in enumerate((first, second), 1):
@@ -129,8 +129,8 @@ def train(
                 for key, value in kept.items():
                     if not key.startswith(("U1:", "U2:")):
                         found[f"{name}/kept{task}/{number}/{key}"] = value
-            if trained.memory is not None:
-                found[f"{name}/memory{task}"] = trained.memory.images.double()
+            if trained.exemplars is not None:
+                found[f"{name}/memory{task}"] = trained.exemplars.images.double()
 
 
 def sums(found: dict[str, torch.Tensor], world: World) -> None:
@@ -165,7 +165,7 @@ def rotations(found: dict[str, torch.Tensor], world: World) -> None:
     data = rows_of_digits([0, 1, 2])
     spec = InputSpec(tuple(data.images.shape[1:]), "free", 0.0, float(data.images.max()))
     network = build_embedder("convnet", spec, embedding_dim=16, seed=3)
-    network.standardise.fit(data.images)
+    network.standardize.fit(data.images)
     context = TaskContext(network.double().eval(), Triplet(), data.images, data.rows_of((0, 1, 2)), 1, 5)
     plain, rewc._axes = rewc._axes, lambda covariance: covariance
     try:
@@ -233,7 +233,7 @@ def lesson(found: dict[str, torch.Tensor], world: World) -> None:
 
 
 POOLED = (
-    Gated(SDC(0.9)), RelativeSDC(0.5), RelativeSDC(0.7, neighbours=3), LocalLinear(), Gated(LocalLinear(0.5)),
+    Gated(SDC(0.9)), RelativeSDC(0.5), RelativeSDC(0.7, neighbors=3), LocalLinear(), Gated(LocalLinear(0.5)),
 )  # fmt: skip
 """Estimators that need no embeddings of other ranks."""
 
@@ -348,8 +348,8 @@ MOVING = Schedule(batch_norm="train")
 TRAININGS = {
     "E-FT": (METHODS["E-FT"], {}),
     "uneven": (replace(METHODS["E-LwF"], schedule=MOVING), {"batch": 23}),
-    "views and dropout": (replace(METHODS["E-LwF"], schedule=MOVING), {"colour": True}),
-    "tiny": (replace(METHODS["E-LwF"], schedule=MOVING), {"batch": 4, "images": 3, "epochs": 14, "colour": True}),
+    "views and dropout": (replace(METHODS["E-LwF"], schedule=MOVING), {"color": True}),
+    "tiny": (replace(METHODS["E-LwF"], schedule=MOVING), {"batch": 4, "images": 3, "epochs": 14, "color": True}),
     "E-EWC": (replace(METHODS["E-EWC"], penalty=EWC(gamma=1e3)), {}),
     "single Fisher": (Method(penalty=EWC(gamma=1e3, fisher="single")), {}),
     "E-MAS": (replace(METHODS["E-MAS"], penalty=MAS(gamma=10.0)), {}),

@@ -11,10 +11,10 @@ def draw(*shape, seed=0):
 @pytest.fixture
 def cloud():
     """400 images of 5 classes in 8 dimensions, and 6 prototypes that are none of them."""
-    centres = 2 * draw(5, 8, seed=1)
+    centers = 2 * draw(5, 8, seed=1)
     labels = torch.arange(5).repeat_interleave(80)
-    z_old = centres[labels] + 0.5 * draw(400, 8, seed=2)
-    prototypes = centres[[0, 1, 2, 3, 4, 0]] + 0.7 * draw(6, 8, seed=3)
+    z_old = centers[labels] + 0.5 * draw(400, 8, seed=2)
+    prototypes = centers[[0, 1, 2, 3, 4, 0]] + 0.7 * draw(6, 8, seed=3)
     return prototypes, z_old, labels
 
 

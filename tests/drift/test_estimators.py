@@ -29,7 +29,7 @@ from protodrift.drift.successors.efc import feature_metric
 from protodrift.errors import InputError
 
 QUICK = {"points": 200, "tuning": 100}
-KERNELS = [SDC(1.0), RelativeSDC(0.5), RelativeSDC(1.0, neighbours=20), EFCKernel()]
+KERNELS = [SDC(1.0), RelativeSDC(0.5), RelativeSDC(1.0, neighbors=20), EFCKernel()]
 AFFINE = [
     Ridge(1e-8, intercept=True),
     RidgeToIdentity(1e-8),
@@ -125,14 +125,14 @@ def wild(cloud):
 @pytest.mark.parametrize("intercept", [False, True])
 def test_ridge_agrees_with_scikit_learn(wild, intercept):
     prototypes, z_old, z_new, _ = wild
-    centred = z_old - z_old.mean(0) if intercept else z_old
-    alpha = 0.3 * float(centred.square().sum()) / 8
+    centered = z_old - z_old.mean(0) if intercept else z_old
+    alpha = 0.3 * float(centered.square().sum()) / 8
     reference = SklearnRidge(alpha=alpha, fit_intercept=intercept).fit(z_old.numpy(), z_new.numpy())
     ours = Ridge(0.3, intercept=intercept).fit(z_old, z_new).transport(prototypes)
     torch.testing.assert_close(ours, torch.from_numpy(reference.predict(prototypes.numpy())))
 
 
-def test_ridge_toward_the_identity_minimises_its_objective(wild):
+def test_ridge_toward_the_identity_minimizes_its_objective(wild):
     """By the gradient of |M A - Z|^2 + lambda |A - I|^2, which must vanish."""
     _, z_old, z_new, _ = wild
     fitted = RidgeToIdentity(0.3, intercept=False).fit(z_old, z_new)
@@ -164,7 +164,7 @@ def test_relative_bandwidths(wild):
     ours, told = RelativeSDC(0.4).fit(z_old, z_new).explain(prototypes)
     torch.testing.assert_close(ours, SDC(sigma).fit(z_old, z_new).transport(prototypes))
     torch.testing.assert_close(told["sigma"], torch.full((6,), sigma).double())
-    each = RelativeSDC(0.7, neighbours=15).fit(z_old, z_new).transport(prototypes)
+    each = RelativeSDC(0.7, neighbors=15).fit(z_old, z_new).transport(prototypes)
     for row, p in enumerate(prototypes):
         alone = SDC(0.7 * sorted(distances[row])[14]).fit(z_old, z_new).transport(p[None])
         torch.testing.assert_close(each[row : row + 1], alone)

@@ -38,15 +38,15 @@ def k(kernel, a, b):
 
 
 def scaled(z_old):
-    centred = z_old - z_old.mean(0)
-    return centred / centred.square().sum(1).mean().sqrt()
+    centered = z_old - z_old.mean(0)
+    return centered / centered.square().sum(1).mean().sqrt()
 
 
 def test_asked_about_a_point_it_is_scikit_learns_posterior(wild):
     prototypes, z_old, z_new, labels = wild
     config = GaussianProcess(linear=2.0, local=3.0, length=0.7, cloud=0.0, calibrate=False)
     fitted = config.fit(z_old, z_new, labels)
-    x, at = scaled(z_old).numpy(), ((prototypes - fitted.centre) / fitted.scale).numpy()
+    x, at = scaled(z_old).numpy(), ((prototypes - fitted.center) / fitted.scale).numpy()
     kernel = (
         ConstantKernel(_TRANSLATION)
         + ConstantKernel(2.0) * DotProduct(0.0)
@@ -180,7 +180,7 @@ def test_the_gate_is_open_for_a_right_estimator_and_shut_for_a_wrong_one(cloud, 
     torch.testing.assert_close(moved, prototypes @ stretched, atol=1e-3, rtol=0)
     assert float(told["gate"].min()) > 0.999
     assert float(told["uncertainty"].max()) < 1e-2
-    apart = z_old.clone()  # each class runs away from all others: its neighbours say nothing about it
+    apart = z_old.clone()  # each class runs away from all others: its neighbors say nothing about it
     for c in range(5):
         apart[labels == c] += 3 * torch.eye(8)[c]
     wrong = Gated(MeanShift()).fit(z_old, apart, labels)
@@ -267,10 +267,10 @@ def test_the_process_knows_what_a_prototype_has_in_directions_without_images():
     fitted = GaussianProcess(linear=1.0, local=1.0, length=0.6).fit(z_old, z_new, labels)
     assert fitted.basis.shape[1] < 40
     p = torch.randn(6, 40, generator=g).double()
-    whole = (z_old - fitted.centre) / fitted.scale
+    whole = (z_old - fitted.center) / fitted.scale
     order = evenly(labels, 1000)
-    k = fitted.kernel.cloud((p - fitted.centre) / fitted.scale, whole[order], Spread.within(whole, labels, 1.0))
-    prior = fitted.kernel.cloud_variance((p - fitted.centre) / fitted.scale, Spread.within(whole, labels, 1.0))
+    k = fitted.kernel.cloud((p - fitted.center) / fitted.scale, whole[order], Spread.within(whole, labels, 1.0))
+    prior = fitted.kernel.cloud_variance((p - fitted.center) / fitted.scale, Spread.within(whole, labels, 1.0))
     moved, told = fitted.explain(p)
     torch.testing.assert_close(moved, p + k @ fitted.weights)
     doubt = prior - ((k @ fitted.inverse) * k).sum(dim=1)

@@ -30,9 +30,9 @@ def test_sums_over_shards_merge_to_the_whole(field, shards, sigma):
     prototypes, z_old, z_new = field
     z_old = torch.cat([z_old, z_old[:50] + 1000])
     z_new = torch.cat([z_new, z_new[:50] + 1000])
-    centre = z_old.mean(dim=0)
+    center = z_old.mean(dim=0)
     parts = [
-        sdc.kernel_sums(prototypes, old, new, sigma, centre=centre)
+        sdc.kernel_sums(prototypes, old, new, sigma, center=center)
         for old, new in zip(z_old.tensor_split(shards), z_new.tensor_split(shards), strict=True)
     ]
     merged = parts[0]
@@ -69,7 +69,7 @@ def test_effective_samples_count_what_the_estimate_rests_on(field):
 
 
 def test_a_cloud_far_from_the_origin_keeps_its_precision():
-    """||z||^2 - 2 z.mu + ||mu||^2 in float32 at norm 1,000 has errors of 0.1; centring avoids them."""
+    """||z||^2 - 2 z.mu + ||mu||^2 in float32 at norm 1,000 has errors of 0.1; centering avoids them."""
     g = torch.Generator().manual_seed(0)
     z_old = torch.randn(300, 16, generator=g)
     delta = torch.randn(300, 16, generator=g)

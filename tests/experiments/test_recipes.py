@@ -28,7 +28,14 @@ def digits_recipe():
 def parts(recipe, kind):
     """Every object of a kind in a recipe's methods."""
     for method in recipe.methods.values():
-        for part in (method.objective, *method.penalties, method.memory, method.drift, method.readout, method.schedule):
+        for part in (
+            method.objective,
+            *method.penalties,
+            method.exemplars,
+            method.drift,
+            method.readout,
+            method.schedule,
+        ):
             if type(part) is kind:
                 yield part
 
@@ -248,7 +255,7 @@ def test_views_belong_together():
     small = with_settings(recipe, {"size": "112"})
     assert (small.stored_size, small.augment.size, small.seen_network.crop) == (128, 112, 112)
     released = with_settings(recipe, {"view": "released"})
-    assert (released.fit, type(released.augment).__name__) == ("centre", "ResizedCropFlip")
+    assert (released.fit, type(released.augment).__name__) == ("center", "ResizedCropFlip")
     cifar = get_recipe("cifar100-eleven")
     assert (cifar.stored_size, cifar.augment.pad, cifar.seen_network.crop) == (32, 4, None)
 
@@ -329,7 +336,7 @@ def test_the_classes_of_imagenet_subset_are_chosen_by_a_seed(tmp_path, monkeypat
     assert get_recipe("imagenet-subset-eleven").data_seed == 1993
 
 
-@pytest.mark.parametrize(("view", "side", "left"), [("plain", 32, 255), ("paper", 37, 0), ("centre", 37, 255)])
+@pytest.mark.parametrize(("view", "side", "left"), [("plain", 32, 255), ("paper", 37, 0), ("center", 37, 255)])
 def test_a_folder_is_stored_as_its_views_need_it(tmp_path, view, side, left):
     picture = np.zeros((40, 120, 3), np.uint8)
     picture[:, 40:80] = 255  # the middle third

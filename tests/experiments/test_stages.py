@@ -35,6 +35,7 @@ def stream():
     return TaskStream(load_digits(), classes=[[3, 8], [1, 7], [0, 6]])
 
 
+
 def make(stream, seed=0):
     return Tree(stream, network=Network(embedding_dim=32), training=FAST, seed=seed)
 
@@ -49,7 +50,7 @@ def rows(drifts=(None, SDC(), Oracle())):
     result = {
         "E-Pre": replace(base, schedule=Schedule(train="none")),
         "E-Fix": replace(base, schedule=Schedule(train="first")),
-        "E-Joint": replace(base, memory=Everything()),
+        "E-Joint": replace(base, exemplars=Everything()),
     }
     for name, penalty in {"E-FT": (), "E-LwF": LwF(), "E-EWC": EWC(), "E-MAS": MAS(gamma=1.0)}.items():
         for drift in drifts:
@@ -91,7 +92,10 @@ def test_a_tree_and_a_classifier_agree_bit_for_bit(stream, tree, results, name):
     clf = IncrementalClassifier(
         embedding_dim=32,
         training=FAST,
-        **{axis: getattr(method, axis) for axis in ("objective", "penalty", "memory", "drift", "readout", "schedule")},
+        **{
+            axis: getattr(method, axis)
+            for axis in ("objective", "penalty", "exemplars", "drift", "readout", "schedule")
+        },
     )
     for k, task in enumerate(stream, 1):
         clf.partial_fit(task.data.images, task.data.labels)

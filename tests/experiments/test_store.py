@@ -33,7 +33,7 @@ FAST = Training(epochs=2, batch_size=16, images_per_class=8, learning_rate=3e-4)
 ROWS = {
     "E-EWC": Method(TRIPLET, EWC(gamma=1e3)),
     "E-EWC+SDC": Method(TRIPLET, EWC(gamma=1e3), drift=SDC()),
-    "E-Joint": Method(TRIPLET, memory=Everything()),
+    "E-Joint": Method(TRIPLET, exemplars=Everything()),
 }
 KINDS = ("root", "train", "close", "embed", "readout")
 
@@ -397,7 +397,7 @@ TRAININGS = {
     "MAS": Method(TRIPLET, MAS(gamma=1.0)),
     "SI": Method(TRIPLET, SI()),
     "EWC and LwF": Method(TRIPLET, (EWC(gamma=1e3), LwF()), drift=SDC()),
-    "Everything": Method(TRIPLET, memory=Everything()),
+    "Everything": Method(TRIPLET, exemplars=Everything()),
     "Softmax": Method(Softmax(), readout=MaxOverHeads()),
     "Softmax and LwF": Method(Softmax(), LwF(), readout=MaxOverHeads()),
 }
@@ -528,7 +528,7 @@ def test_a_recipe_costs_one_training_for_each_objective_and_penalty_and_one_firs
     tree = Tree(recipe.stream(digits), training=recipe.training)
     # SI watches the path of its first task too, which is then its own.
     methods = {n: m for n, m in recipe.methods.items() if n.startswith("E-") and not n.startswith("E-SI")}
-    pairs = {(m.objective, m.penalties) for m in methods.values() if m.memory is None and m.schedule.train == "all"}
+    pairs = {(m.objective, m.penalties) for m in methods.values() if m.exemplars is None and m.schedule.train == "all"}
     assert len(pairs) == 4
     later = len(recipe.stream(digits)) - 1
     without_joint = {name: method for name, method in methods.items() if name != "E-Joint"}

@@ -15,13 +15,13 @@ from protodrift.training.calibration import distances_to
 
 
 @pytest.mark.parametrize("readout", [NearestClassMean(), NearestExemplarMean(), StreamingLDA(shrinkage=0.01)], ids=str)
-def test_onnxruntime_gives_the_same_distances_and_classes(make_classifier, colours, tmp_path, readout):
+def test_onnxruntime_gives_the_same_distances_and_classes(make_classifier, colors, tmp_path, readout):
     clf = make_classifier(backbone="convnet", readout=readout)
-    clf.partial_fit(*colours(0, 1)).partial_fit(*colours(2, 3))
+    clf.partial_fit(*colors(0, 1)).partial_fit(*colors(2, 3))
     result = export_onnx(clf, tmp_path / "out" / "m.onnx")
     assert result.largest_difference < 1e-4
     session = onnxruntime.InferenceSession(tmp_path / "out" / "m.onnx")
-    X, _ = colours(0, 1, 2, 3, count=9)
+    X, _ = colors(0, 1, 2, 3, count=9)
     images = np.ascontiguousarray(X.transpose(0, 3, 1, 2))
     for count in (1, 7, 36):  # any number of images
         embedding, distances, chosen = session.run(None, {"images": images[:count]})
@@ -39,7 +39,7 @@ def test_onnxruntime_gives_the_same_distances_and_classes(make_classifier, colou
     facts = json.loads(session.get_modelmeta().custom_metadata_map["protodrift.model"])
     assert facts["labels"] == [0, 1, 2, 3]
     assert facts["input"]["shape"] == [3, 16, 16]
-    assert "centre cropped" in facts["preprocessing"]
+    assert "center cropped" in facts["preprocessing"]
 
 
 def test_a_readout_that_cannot_be_exported_is_refused_with_a_reason(make_classifier, vectors, tmp_path):

@@ -117,8 +117,8 @@ def test_the_batch_of_an_evaluation_does_not_matter(many, monkeypatch):
     whole = evaluate(clf, X[:50], y[:50])
     monkeypatch.setattr(room, "_SCORES_AT_ONCE", 7 * 2100)
     asked = []
-    plain = IncrementalClassifier.recognise
-    monkeypatch.setattr(IncrementalClassifier, "recognise", lambda self, X: (asked.append(len(X)), plain(self, X))[1])
+    plain = IncrementalClassifier.recognize
+    monkeypatch.setattr(IncrementalClassifier, "recognize", lambda self, X: (asked.append(len(X)), plain(self, X))[1])
     assert evaluate(clf, X[:50], y[:50]).counts == whole.counts
     assert max(asked) == 7
 

@@ -100,14 +100,14 @@ def test_load_then_continue_is_bit_identical_to_never_having_saved(
     ],
 )
 @pytest.mark.parametrize("backbone", ["convnet", "resnet32"])
-def test_colour_images_continue_bit_for_bit_too(name, backbone, colours, tmp_path, same):
-    # With one channel the memory layouts coincide; only colour images show whether a loaded model has the right one.
+def test_color_images_continue_bit_for_bit_too(name, backbone, colors, tmp_path, same):
+    # With one channel the memory layouts coincide; only color images show whether a loaded model has the right one.
     training = Training(epochs=1, batch_size=16, images_per_class=8)
     options = {"training": training, "embedding_dim": 8, "objective": Triplet(margin=2.0), "backbone": backbone}
     clf = IncrementalClassifier.from_method(name, **options)
-    clf.partial_fit(*colours(0, 1)).partial_fit(*colours(2, 3))
+    clf.partial_fit(*colors(0, 1)).partial_fit(*colors(2, 3))
     loaded = load(clf.save(tmp_path / "m"))
-    assert same(loaded.partial_fit(*colours(4, 5)), clf.partial_fit(*colours(4, 5)))
+    assert same(loaded.partial_fit(*colors(4, 5)), clf.partial_fit(*colors(4, 5)))
 
 
 @pytest.mark.parametrize(
@@ -242,12 +242,12 @@ def test_a_loss_of_the_users_must_be_given_again(make_classifier, vectors, tmp_p
 
 
 def test_kept_images_are_written_only_when_asked_for(make_classifier, vectors, tmp_path, same):
-    clf = make_classifier(memory=Everything()).fit(*vectors("a", "b"))
+    clf = make_classifier(exemplars=Everything()).fit(*vectors("a", "b"))
     with pytest.raises(InputError, match=r"Everything keeps 24 images.*save\(path, store_images=True\)"):
         clf.save(tmp_path / "m")
     assert not (tmp_path / "m").exists()
     loaded = load(clf.save(tmp_path / "m", store_images=True))
-    assert torch.equal(loaded.state_.trained.memory.images, clf.state_.trained.memory.images)
+    assert torch.equal(loaded.state_.trained.exemplars.images, clf.state_.trained.exemplars.images)
     assert same(loaded.partial_fit(*vectors("c", "d")), clf.partial_fit(*vectors("c", "d")))
 
 
@@ -476,7 +476,7 @@ def edit(path: Path, name: str, change) -> None:
 @pytest.fixture
 def held_model(make_classifier, vectors, tmp_path):
     """A model with a penalty and a memory: every kind of file."""
-    clf = make_classifier(penalty=EWC(), memory=Everything()).partial_fit(*vectors("a", "b"))
+    clf = make_classifier(penalty=EWC(), exemplars=Everything()).partial_fit(*vectors("a", "b"))
     return clf.partial_fit(*vectors("c", "d")).save(tmp_path / "held", store_images=True)
 
 
@@ -492,7 +492,7 @@ def held_model(make_classifier, vectors, tmp_path):
         ("network", lambda t: t.pop("head.bias"), "Missing key.*head.bias"),
         ("network", lambda t: t.update({"evil": torch.zeros(1)}), "Unexpected key.*evil"),
         ("network", lambda t: t["head.bias"].fill_(float("nan")), "not finite"),
-        ("network", lambda t: t["standardise.std"].fill_(float("inf")), "not finite"),
+        ("network", lambda t: t["standardize.std"].fill_(float("inf")), "not finite"),
         ("prototypes", lambda t: t.update(means=torch.zeros(3, 8)), r"prototypes of shape \(3, 8\) for 4 classes"),
         ("prototypes", lambda t: t.update(means=torch.zeros(4, 8, dtype=torch.int64)), "prototypes of shape"),
         ("prototypes", lambda t: t["means"].fill_(float("nan")), "not finite"),

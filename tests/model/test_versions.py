@@ -280,7 +280,7 @@ def test_only_lessons_with_its_photos_count_as_trained_with_them(make_classifier
     assert forget(path, "owl").trained is False
     assert forget(path, "emu").trained is True
     assert forget(tmp_path / "refreshed", "owl").trained is True
-    memory = make_classifier(memory=Herding(8))
+    memory = make_classifier(exemplars=Herding(8))
     with pytest.warns(UserWarning, match="no negatives"):
         memory.partial_fit(*vectors("owl"))
     memory.partial_fit(*vectors("emu", "jay")).save(tmp_path / "memory", store_images=True)
@@ -306,11 +306,11 @@ def test_what_cannot_forget_says_why(make_classifier, vectors, tmp_path):
 
 
 def test_forgetting_takes_kept_images_along_and_int_labels_from_text(make_classifier, vectors, tmp_path):
-    clf = make_classifier(memory=Herding(8), readout=StreamingLDA()).fit(*vectors(3, 7))
+    clf = make_classifier(exemplars=Herding(8), readout=StreamingLDA()).fit(*vectors(3, 7))
     clf.save(tmp_path / "m", store_images=True)
     left = forget(tmp_path / "m", "3")
     assert left.shared  # the covariance holds its share
-    memory = load(tmp_path / "m").state_.trained.memory
+    memory = load(tmp_path / "m").state_.trained.exemplars
     assert memory is not None
     assert set(memory.labels) == {7}
 
@@ -343,7 +343,7 @@ def test_a_model_of_format_1_loads_learns_on_and_can_be_undone(format1, vectors)
     X, _ = vectors("owl", "emu", "jay", "ibis", count=2)
     assert clf.predict(X).tolist() == expected["classes"]
     assert np.allclose(clf.prototypes_, expected["prototypes"])
-    assert not clf.recognise(X).unknown.any()  # it held nothing out: nothing is known about distances
+    assert not clf.recognize(X).unknown.any()  # it held nothing out: nothing is known about distances
     clf.partial_fit(*vectors("kea", "tui")).save(format1)
     assert json.loads((format1 / "CURRENT").read_text())["format_version"] == 2
     assert [one.version for one in saving.chain(format1)] == [3, 2, 1]

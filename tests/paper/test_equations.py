@@ -42,9 +42,9 @@ def batch():
     return z, torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 4])
 
 
-def small_network(digits_pair, *, normalise=True, seed=0):
-    network = build_embedder("convnet", digits_pair.spec, embedding_dim=6, normalise=normalise, seed=seed)
-    network.standardise.fit(digits_pair.train.images)
+def small_network(digits_pair, *, normalize=True, seed=0):
+    network = build_embedder("convnet", digits_pair.spec, embedding_dim=6, normalize=normalize, seed=seed)
+    network.standardize.fit(digits_pair.train.images)
     return network.eval().double()
 
 
@@ -93,7 +93,7 @@ def test_eq2_nearest_class_mean(batch):
 
 
 def test_eq3_prototype(batch):
-    """mu_c = 1/n_c sum_i [y_i = c] z_i, not normalised again."""
+    """mu_c = 1/n_c sum_i [y_i = c] z_i, not normalized again."""
     z, rows = batch
     means = class_means(z, rows, 5)
     for c in range(5):
@@ -192,7 +192,7 @@ def test_eq5_fisher_of_anchors_is_the_mean_over_anchors_divided_by_the_batch_siz
 
 
 def test_eq6_omega_is_the_mean_absolute_gradient_of_the_squared_norm(digits_pair):
-    """Per image, on the embedding before its normalisation; accumulated over the tasks."""
+    """Per image, on the embedding before its normalization; accumulated over the tasks."""
     network = small_network(digits_pair)
     images = digits_pair.train.images[:9]
     context = TaskContext(network, Triplet(), images, torch.zeros(9, dtype=torch.long), 1, 0)
@@ -229,7 +229,7 @@ def test_eq7_total_loss_is_objective_plus_gamma_times_penalty(digits_pair):
     """One Adam step of the trainer equals one of a hand-written loop on L_ML + gamma L_C."""
     data = Examples(digits_pair.train.images[4:20], digits_pair.train.labels[4:20])
     start = build_embedder("convnet", digits_pair.spec, embedding_dim=6, seed=0)
-    start.standardise.fit(data.images)
+    start.standardize.fit(data.images)
     start = start.eval().double()
     # A second task whose old network is another one, so that the penalty is not zero at the first step.
     gamma, rate = 0.7, 1e-3
@@ -339,7 +339,7 @@ def test_eq12_eq13_compensation_over_tasks_is_the_sum_of_the_steps(drifting):
 def test_the_trainer_begins_penalties_with_the_second_task(digits_pair):
     """Task 1 has nothing to hold: all E-methods share it bit for bit."""
     start = build_embedder("convnet", digits_pair.spec, embedding_dim=6, seed=0)
-    start.standardise.fit(digits_pair.train.images)
+    start.standardize.fit(digits_pair.train.images)
     first = [
         advance(
             Trained(start.eval()),

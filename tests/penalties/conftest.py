@@ -34,7 +34,7 @@ def tiny(small_digits: Dataset):
 
 def initial(small_digits: Dataset, objective) -> Trained:
     network = build_embedder("convnet", small_digits.spec, **embedding_options(objective, 8, True), seed=0)
-    network.standardise.fit(small_digits.train.images)
+    network.standardize.fit(small_digits.train.images)
     return Trained(network.eval())
 
 

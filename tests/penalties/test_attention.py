@@ -22,8 +22,8 @@ LWM = (LwF(), Attention())
 def pair(small_digits):
     """Return an old network with two heads, one that has moved and got a third, and six images."""
     images = small_digits.train.images[:6]
-    old = build_embedder("convnet", small_digits.spec, embedding_dim=None, normalise=False, seed=0).eval()
-    old.standardise.fit(small_digits.train.images)
+    old = build_embedder("convnet", small_digits.spec, embedding_dim=None, normalize=False, seed=0).eval()
+    old.standardize.fit(small_digits.train.images)
     torch.manual_seed(0)
     for classes in (2, 3):
         Softmax().grow(old, classes)
@@ -176,7 +176,7 @@ def test_embeddings_have_no_class_scores_to_explain(learn):
 
 
 def test_a_backbone_without_feature_maps_is_refused_before_training():
-    network = build_embedder("mlp", InputSpec((5,), "free", -3.0, 3.0), embedding_dim=None, normalise=False).eval()
+    network = build_embedder("mlp", InputSpec((5,), "free", -3.0, 3.0), embedding_dim=None, normalize=False).eval()
     Softmax().grow(network, 2)
     context = TaskContext(network, Softmax(), torch.randn(4, 5), torch.tensor([2, 3, 2, 3]), 2, 0)
     with pytest.raises(InputError, match="has no feature maps"):

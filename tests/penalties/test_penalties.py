@@ -22,7 +22,7 @@ def two_tasks():
 
 def learn(tasks, penalty, epochs=1):
     network = build_embedder("convnet", load_digits().spec, embedding_dim=16, seed=0)
-    network.standardise.fit(tasks[0].images)
+    network.standardize.fit(tasks[0].images)
     state = Trained(network.eval())
     for t, examples in enumerate(tasks, 1):
         state = advance(
@@ -73,7 +73,7 @@ def test_every_trained_layer_has_importance(two_tasks, penalty):
         assert float(importance.max()) > 0, f"{name} has no importance"
 
 
-def test_mas_on_normalised_embeddings_would_be_zero_so_it_looks_before_normalisation(two_tasks):
+def test_mas_on_normalized_embeddings_would_be_zero_so_it_looks_before_normalization(two_tasks):
     state = learn(two_tasks[:1], MAS())
     z = state.network(two_tasks[0].images[:8])
     gradients = torch.autograd.grad(z.square().sum(), list(state.network.parameters()))
@@ -90,7 +90,7 @@ def test_an_importance_of_zero_is_said():
     """Training until the margin is met everywhere leaves no gradient to measure."""
     easy = load_digits().train.of_classes([0, 1])
     network = build_embedder("convnet", load_digits().spec, embedding_dim=16, seed=0)
-    network.standardise.fit(easy.images)
+    network.standardize.fit(easy.images)
     with pytest.warns(ImportanceWarning, match="importances after task 1 are zero"):
         advance(
             Trained(network.eval()),

@@ -21,7 +21,7 @@ OBJECTIVE = CosineHeads()
 
 
 def network_with(sizes, seed):
-    network = build_embedder("convnet", load_digits().spec, embedding_dim=None, normalise=False, seed=seed).double()
+    network = build_embedder("convnet", load_digits().spec, embedding_dim=None, normalize=False, seed=seed).double()
     torch.manual_seed(seed)
     for size in sizes:
         OBJECTIVE.grow(network, size)
@@ -80,8 +80,8 @@ def tasks():
 
 
 def learn(tasks, penalty, objective=OBJECTIVE, epochs=1):
-    network = build_embedder("convnet", load_digits().spec, embedding_dim=None, normalise=False, seed=0)
-    network.standardise.fit(tasks[0].images)
+    network = build_embedder("convnet", load_digits().spec, embedding_dim=None, normalize=False, seed=0)
+    network.standardize.fit(tasks[0].images)
     states = [Trained(network.eval())]
     method = Method(objective, penalty, Herding(per_class=5))
     for t, examples in enumerate(tasks, 1):
@@ -113,7 +113,7 @@ def test_less_forget_holds_the_orientation_of_embeddings(tasks):
 
 
 def test_an_interrupted_training_goes_on_bit_for_bit(tasks):
-    """Fixed weights have no state in the optimiser, and are fixed again after the interruption."""
+    """Fixed weights have no state in the optimizer, and are fixed again after the interruption."""
 
     class InMemory:
         saved = None

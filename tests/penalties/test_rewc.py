@@ -52,7 +52,7 @@ def make(kind, objective=Triplet(margin=2.0, mining="all"), **options):
     else:
         images = torch.randn(40, 2, 6, 6).cumsum(2) + rows[:, None, None, None]
         spec, backbone = IMAGES, Plain(**options) if kind == "plain" else ResNet((4, 6), (1, 1), 2, "cifar")
-    network = build_embedder(backbone, spec, embedding_dim=3, normalise=False, seed=0).eval()
+    network = build_embedder(backbone, spec, embedding_dim=3, normalize=False, seed=0).eval()
     return TaskContext(network, objective, images, rows, 1, 0)
 
 

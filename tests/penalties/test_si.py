@@ -28,7 +28,7 @@ def problem(seed):
 def start(network=None):
     if network is None:
         spec = InputSpec((5,), "free", -3.0, 3.0)
-        network = build_embedder("mlp", spec, embedding_dim=None, normalise=False, seed=0)
+        network = build_embedder("mlp", spec, embedding_dim=None, normalize=False, seed=0)
     network = copy.deepcopy(network)
     torch.manual_seed(0)
     OBJECTIVE.grow(network, 2)

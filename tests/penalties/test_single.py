@@ -20,8 +20,8 @@ from protodrift.penalties.single import mean_squared_gradients
 @pytest.mark.parametrize("elements", [2**26, 1])  # all images of a batch in one call, or one in a call
 def test_the_fisher_information_is_that_of_a_loop_over_images(small_digits, monkeypatch, objective, elements):
     monkeypatch.setattr("protodrift.penalties.single._CHUNK_ELEMENTS", elements)
-    network = build_embedder("convnet", small_digits.spec, embedding_dim=None, normalise=False, seed=0)
-    network.standardise.fit(small_digits.train.images)
+    network = build_embedder("convnet", small_digits.spec, embedding_dim=None, normalize=False, seed=0)
+    network.standardize.fit(small_digits.train.images)
     for classes in (3, 4):
         objective.grow(network, classes)
     network.eval()
@@ -59,10 +59,10 @@ class Looks(nn.Module):
         return out if float(out.detach().abs().max()) < 1e9 else out * 0
 
 
-def test_a_module_that_cannot_be_vectorised_goes_the_long_way(small_digits):
+def test_a_module_that_cannot_be_vectorized_goes_the_long_way(small_digits):
     module, objective = Looks(), Softmax()
-    network = build_embedder(module, small_digits.spec, embedding_dim=None, normalise=False)
-    network.standardise.fit(small_digits.train.images)
+    network = build_embedder(module, small_digits.spec, embedding_dim=None, normalize=False)
+    network.standardize.fit(small_digits.train.images)
     objective.grow(network, 10)
     new = small_digits.train.at(torch.arange(20))
     context = TaskContext(network.eval(), objective, new.images, torch.tensor(new.labels), 1, 0)
@@ -94,5 +94,5 @@ def test_only_these_importances_have_a_new_name(small_digits):
             tree._keys.clear()
             tree._close_key(method, 1)
         identities[name] = seen["close"]
-    assert identities["single"]["importances"] == "vectorised"
+    assert identities["single"]["importances"] == "vectorized"
     assert "importances" not in identities["batch"]

@@ -57,9 +57,9 @@ def test_bayes_with_a_shared_covariance_is_linear_discriminant_analysis(clouds):
     z, rows, test = clouds
     readout = Bayes(shrinkage=0.2, prior="counts", covariance=Covariance("shared"))
     reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.2).fit(z.numpy(), rows.numpy())
-    # scikit-learn standardises features before shrinking, so they must have equal scatter for the same answer
-    centred = z - torch.stack([z[rows == c].mean(0) for c in range(4)])[rows]
-    std = centred.square().mean(0).sqrt()
+    # scikit-learn standardizes features before shrinking, so they must have equal scatter for the same answer
+    centered = z - torch.stack([z[rows == c].mean(0) for c in range(4)])[rows]
+    std = centered.square().mean(0).sqrt()
     reference = reference.fit((z / std).numpy(), rows.numpy())
     scores = readout.scores(view(z / std, rows, test / std, readout.keeps))
     np.testing.assert_allclose(scores.softmax(1), reference.predict_proba((test / std).numpy()), atol=1e-6)
@@ -67,8 +67,8 @@ def test_bayes_with_a_shared_covariance_is_linear_discriminant_analysis(clouds):
 
 def test_mahalanobis_follows_its_equation(clouds):
     z, rows, test = clouds
-    for normalise in (False, True):
-        readout = Mahalanobis(0.5, 0.25, normalise)
+    for normalize in (False, True):
+        readout = Mahalanobis(0.5, 0.25, normalize)
         scores = readout.scores(view(z, rows, test, readout.keeps))
         for c in range(4):
             own = z[rows == c].numpy()
@@ -76,7 +76,7 @@ def test_mahalanobis_follows_its_equation(clouds):
             on, off = np.diag(sigma).mean(), sigma[~np.eye(5, dtype=bool)].mean()
             s = sigma + 0.5 * on * np.eye(5) + 0.25 * off * (1 - np.eye(5))
             mu, x = own.mean(0), test.numpy()
-            if normalise:
+            if normalize:
                 s = s / np.sqrt(np.outer(np.diag(s), np.diag(s)))
                 mu, x = mu / np.linalg.norm(mu), x / np.linalg.norm(x, axis=1, keepdims=True)
             naive = [(row - mu) @ np.linalg.inv(s) @ (row - mu) for row in x]
@@ -94,7 +94,7 @@ def test_tukey_is_a_space_of_its_own():
 @pytest.mark.parametrize("form", ["shared", "full"])
 def test_the_ridge_classifier_is_ridge_regression_on_all_images(clouds, form):
     z, rows, test = clouds
-    readout = RidgeClassifier(0.1, normalise=False, covariance=Covariance(form))
+    readout = RidgeClassifier(0.1, normalize=False, covariance=Covariance(form))
     alpha = 0.1 * float(z.square().sum()) / 5
     reference = Ridge(alpha=alpha, fit_intercept=False).fit(z.numpy(), np.eye(4)[rows.numpy()])
     scores = readout.scores(view(z, rows, test, readout.keeps))
@@ -163,14 +163,14 @@ def test_a_drift_that_needs_covariances_gets_them_whatever_the_readout():
 
 
 @pytest.mark.parametrize("form", ["full", "diagonal", "low-rank", "shared"])
-@pytest.mark.parametrize("readout", [Mahalanobis(), Mahalanobis(normalise=False), Bayes()])
+@pytest.mark.parametrize("readout", [Mahalanobis(), Mahalanobis(normalize=False), Bayes()])
 def test_a_class_of_one_image_is_as_wide_as_the_others(readout, form):
     rng = np.random.RandomState(0)
-    centres = 3 * rng.randn(4, 16)
+    centers = 3 * rng.randn(4, 16)
     sizes = (20, 20, 20, 1)
-    z = torch.from_numpy(np.concatenate([c + rng.randn(n, 16) for c, n in zip(centres, sizes, strict=True)]))
+    z = torch.from_numpy(np.concatenate([c + rng.randn(n, 16) for c, n in zip(centers, sizes, strict=True)]))
     rows = torch.from_numpy(np.repeat(np.arange(4), sizes))
-    test, truth = torch.from_numpy(np.repeat(centres, 40, 0) + rng.randn(160, 16)), np.repeat(np.arange(4), 40)
+    test, truth = torch.from_numpy(np.repeat(centers, 40, 0) + rng.randn(160, 16)), np.repeat(np.arange(4), 40)
     seen = view(z, rows, test, Covariance(form))
     right = readout.predict(seen).numpy() == truth
     assert right[truth == 3].mean() > 0.9
@@ -189,4 +189,4 @@ def test_where_no_class_has_any_spread_the_nearest_mean_decides():
     seen = view(z, torch.arange(4), test, Covariance())
     nearest = NearestClassMean().predict(seen)
     assert torch.equal(Bayes().predict(seen), nearest)
-    assert torch.equal(Mahalanobis(normalise=False).predict(seen), nearest)
+    assert torch.equal(Mahalanobis(normalize=False).predict(seen), nearest)

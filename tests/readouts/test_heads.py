@@ -56,9 +56,9 @@ def test_classifying_methods_learn_and_come_back_from_disk(tmp_path):
     methods = {
         "FT": Method(Softmax(), readout=MaxOverHeads()),
         "FT*": Method(Softmax()),
-        "Joint": Method(Softmax(over="all"), memory=Everything(), readout=MaxOverClasses()),
+        "Joint": Method(Softmax(over="all"), exemplars=Everything(), readout=MaxOverClasses()),
         "iCaRL-CNN": icarl,
-        "iCaRL-NME": Method(icarl.objective, icarl.penalty, icarl.memory, readout=NearestExemplarMean()),
+        "iCaRL-NME": Method(icarl.objective, icarl.penalty, icarl.exemplars, readout=NearestExemplarMean()),
         "Rebalance": Method(CosineHeads(), (LessForget(), MarginRanking()), Herding(60), readout=MaxOverClasses()),
     }
     stream = TaskStream(load_digits(), classes=[[3, 8], [1, 7], [0, 5]])

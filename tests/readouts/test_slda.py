@@ -30,10 +30,10 @@ def learn(readout, z, rows, tasks):
 
 @pytest.mark.parametrize("solver", ["lsqr", "eigen"])
 def test_it_agrees_with_scikit_learn(clouds, solver):
-    """scikit-learn shrinks towards the mean variance times I; scaled so that this is 1, it is our I."""
+    """scikit-learn shrinks toward the mean variance times I; scaled so that this is 1, it is our I."""
     z, rows = clouds
-    centred = z - class_means(z, rows, 6)[rows]
-    z = z / (centred.square().sum() / centred.numel()).sqrt()
+    centered = z - class_means(z, rows, 6)[rows]
+    z = z / (centered.square().sum() / centered.numel()).sqrt()
     reference = LinearDiscriminantAnalysis(solver=solver, shrinkage=0.1, priors=np.full(6, 1 / 6)).fit(z, rows)
     readout = StreamingLDA(shrinkage=0.1)
     kept = learn(readout, z, rows, [[0, 1], [2, 3, 4], [5]])

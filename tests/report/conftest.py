@@ -62,7 +62,7 @@ def single(single_document: Document) -> dict[str, Summary]:
 def flat() -> Tree:
     """A tree of a 2-D embedding."""
     stream = TaskStream(load_digits(), classes=[[0, 1, 2], [3, 4]])
-    return Tree(stream, network=Network(embedding_dim=2, normalise=False), training=Training(epochs=1))
+    return Tree(stream, network=Network(embedding_dim=2, normalize=False), training=Training(epochs=1))
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +81,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "digits",
         tuple(methods.items()),
         classes=((0, 1), (2, 3)),
-        network=Network(embedding_dim=2, normalise=False),
+        network=Network(embedding_dim=2, normalize=False),
         training=Training(epochs=1),
     )
     run(recipe, out, seeds=(3, 4), command="protodrift run tiny")

@@ -76,16 +76,16 @@ def test_one_task_has_no_forgetting_and_still_a_picture(single: Results) -> None
         assert "no values yet" in text
 
 
-def test_rows_of_one_training_share_a_colour(results: Results) -> None:
+def test_rows_of_one_training_share_a_color(results: Results) -> None:
     methods = {**METHODS, "E-FT+oracle": Method(drift=Oracle()), "E-FT+SDC2": Method(drift=SDC(sigma=2.0))}
     methods = {name: method for name, method in methods.items() if not method.objective.classifies}
     styles = line_styles({name: replace(results["E-FT"], method=method) for name, method in methods.items()})
     for name in ("E-FT", "E-LwF", "E-EWC", "E-MAS"):
-        assert styles[name].colour == styles[f"{name}+SDC"].colour
+        assert styles[name].color == styles[f"{name}+SDC"].color
         assert (styles[name].dash, styles[f"{name}+SDC"].dash) == (DASHED, SOLID)
-    assert styles["E-FT"].colour != styles["E-EWC"].colour
+    assert styles["E-FT"].color != styles["E-EWC"].color
     assert styles["E-FT+oracle"].dash == styles["E-Joint"].dash == DOTTED
-    assert len({(style.colour, style.dash) for style in styles.values()}) == len(styles)
+    assert len({(style.color, style.dash) for style in styles.values()}) == len(styles)
 
 
 def test_where_nothing_is_compensated_lines_are_solid(results: Results) -> None:
@@ -124,7 +124,7 @@ def test_confusion_cells_tell_their_numbers(results: Results) -> None:
     found = titles(text)
     for i, truth in enumerate(one.classes):
         for j, guess in enumerate(one.classes):
-            what = f"{truth} recognised" if i == j else f"{truth} taken for {guess}"
+            what = f"{truth} recognized" if i == j else f"{truth} taken for {guess}"
             there = f"{what}: {one.confusion[i, j]} of {one.confusion[i].sum()}" in found
             assert there == (one.confusion[i, j] > 0)
 
@@ -172,16 +172,16 @@ def test_fig4_has_one_marker_of_each_kind_an_old_class(picture: Picture) -> None
         assert cloud.find("title") is not None
 
 
-def test_fig4_draws_a_class_in_one_colour_everywhere(picture: Picture) -> None:
-    colours: dict[str, set[str]] = {}
+def test_fig4_draws_a_class_in_one_color_everywhere(picture: Picture) -> None:
+    colors: dict[str, set[str]] = {}
     for group in ET.fromstring(drift_panels(picture)).iter("g"):
         name = re.match(r"class (\w+)", group.findtext("title") or "")
-        colour = re.search(r"pd-c\d", group.get("class", ""))
-        if name and colour:
-            colours.setdefault(name[1], set()).add(colour[0])
-    assert sorted(colours) == ["0", "1", "2", "3", "4"]
-    assert all(len(used) == 1 for used in colours.values())
-    assert len(set.union(*colours.values())) == 5
+        color = re.search(r"pd-c\d", group.get("class", ""))
+        if name and color:
+            colors.setdefault(name[1], set()).add(color[0])
+    assert sorted(colors) == ["0", "1", "2", "3", "4"]
+    assert all(len(used) == 1 for used in colors.values())
+    assert len(set.union(*colors.values())) == 5
 
 
 def test_fig4_measures_what_it_shows(picture: Picture, flat: Tree, flat_method: Method) -> None:
@@ -200,7 +200,7 @@ def test_fig4_escapes_the_names_of_classes(flat_method: Method, evil: str) -> No
     train_y, test_y = ([names[int(label)] for label in part.labels] for part in (train, test))
     data = Dataset(train.images, train_y, test.images, test_y)
     stream = TaskStream(data, classes=[[evil, "b & c"], ["d", 'e"']])
-    tree = Tree(stream, network=Network(embedding_dim=2, normalise=False), training=Training(epochs=0))
+    tree = Tree(stream, network=Network(embedding_dim=2, normalize=False), training=Training(epochs=0))
     shot = take(tree, evil, flat_method)
     for text in (drift_panels(shot), drift_field(shot), tsne_map(shot)):
         ET.fromstring(text)
@@ -219,7 +219,7 @@ def test_pictures_refuse_what_they_cannot_draw(flat: Tree, flat_method: Method) 
         with pytest.raises(ValueError, match=r"drift=SDC\(sigma=...\)"):
             take(flat, "x", replace(flat_method, drift=drift))
     with pytest.raises(ValueError, match="without memory"):
-        drift_panels(take(flat, "x", replace(flat_method, memory=Everything())))
+        drift_panels(take(flat, "x", replace(flat_method, exemplars=Everything())))
 
 
 def test_the_field_draws_the_drift_of_images_as_it_is_in_two_dimensions(picture: Picture) -> None:

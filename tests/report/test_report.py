@@ -332,7 +332,7 @@ def _again(run_directory: Path, out: Path) -> None:
         "digits",
         tuple((name, one.method) for name, one in methods.items()),
         classes=((0, 1), (2, 3)),
-        network=Network(embedding_dim=2, normalise=False),
+        network=Network(embedding_dim=2, normalize=False),
         training=_training(run_directory),
     )
     run(recipe, out, seeds=(3, 4), command="protodrift run tiny")

@@ -70,7 +70,7 @@ def test_charts_with_hardly_any_values(values: list[float]) -> None:
 def test_fifteen_series_all_look_different_and_stand_in_the_legend() -> None:
     names = [f"method {i}" for i in range(15)]
     styles = svg.default_styles(names)
-    assert len({(style.colour, style.dash) for style in styles.values()}) == 15
+    assert len({(style.color, style.dash) for style in styles.values()}) == 15
     root = ET.fromstring(svg.line_chart({name: [i, i] for i, name in enumerate(names)}, [1, 2], "y"))
     assert [item.findtext("span") for item in root.iter("li")] == names
 

@@ -1,4 +1,4 @@
-"""A real model of colour patterns, served by a real uvicorn on loopback."""
+"""A real model of color patterns, served by a real uvicorn on loopback."""
 
 from __future__ import annotations
 
@@ -85,19 +85,19 @@ def serving(path: Path, limits: Limits = Limits(), **options: Any) -> Iterator[C
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory, make_classifier, colours) -> Path:
+def saved(tmp_path_factory, make_classifier, colors) -> Path:
     """A model with two versions on disk: classes 0, 1, then 2, 3."""
     path = tmp_path_factory.mktemp("served") / "patterns"
-    clf = make_classifier(held_out=0.2, temperature="auto").partial_fit(*colours(0, 1))
+    clf = make_classifier(held_out=0.2, temperature="auto").partial_fit(*colors(0, 1))
     clf.save(path)
-    clf.partial_fit(*colours(2, 3)).save(path)
+    clf.partial_fit(*colors(2, 3)).save(path)
     return path
 
 
 @pytest.fixture(scope="session")
-def pictures(colours) -> list[bytes]:
+def pictures(colors) -> list[bytes]:
     """One PNG of each of the classes 0, 1, 2, 3."""
-    return [png(colours(label)[0][0]) for label in range(4)]
+    return [png(colors(label)[0][0]) for label in range(4)]
 
 
 @pytest.fixture(scope="session")

@@ -22,10 +22,10 @@ from protodrift.serve import watching
 from protodrift.serve.limits import Limits
 
 
-def test_predictions_are_those_of_the_library(served, saved, pictures, colours):
+def test_predictions_are_those_of_the_library(served, saved, pictures, colors):
     status, body = served.post("/predict?top=4", *pictures)
     assert status == 200
-    found = IncrementalClassifier.load(saved).recognise(np.stack([colours(label)[0][0] for label in range(4)]))
+    found = IncrementalClassifier.load(saved).recognize(np.stack([colors(label)[0][0] for label in range(4)]))
     assert body["version"] == 2
     for row, one in enumerate(body["predictions"]):
         assert one["file"] == f"{row}.png"
@@ -49,9 +49,9 @@ def test_an_image_may_be_the_body_and_always_name_names_it(served, pictures):
     assert curl[1]["predictions"][0]["unknown"] is False
 
 
-def test_embeddings_are_those_of_the_library(served, saved, pictures, colours):
+def test_embeddings_are_those_of_the_library(served, saved, pictures, colors):
     status, body = served.post("/embed", *pictures[:2])
-    expected = IncrementalClassifier.load(saved).transform(np.stack([colours(label)[0][0] for label in range(2)]))
+    expected = IncrementalClassifier.load(saved).transform(np.stack([colors(label)[0][0] for label in range(2)]))
     assert status == 200
     assert np.array([one["embedding"] for one in body["embeddings"]]) == pytest.approx(expected, abs=1e-5)
 
@@ -89,7 +89,7 @@ def test_the_page_is_whole_and_names_nothing_outside(served):
     texts = [index] + [served.get(name)[1].decode() for name in names]
     assert all(served.get(name)[0] == 200 for name in names)
     assert not any(re.search(r"https?://|//cdn|@import", text) for text in texts)
-    assert "--c9" in served.get("/page/style.css")[1].decode()  # the report's colours
+    assert "--c9" in served.get("/page/style.css")[1].decode()  # the report's colors
     assert served.get("/page/../app.py")[0] == 404
     assert served.get("/docs")[0] == 404
 
@@ -211,13 +211,13 @@ def test_one_request_too_many_is_429_and_a_slow_upload_408(serve, saved, picture
 
 def test_an_answer_that_takes_too_long_is_504(serve, saved, pictures, monkeypatch):
     """The network is really slow here: it sleeps before it computes."""
-    real = IncrementalClassifier.recognise
+    real = IncrementalClassifier.recognize
 
     def slow(self, images):
         time.sleep(0.8)
         return real(self, images)
 
-    monkeypatch.setattr(IncrementalClassifier, "recognise", slow)
+    monkeypatch.setattr(IncrementalClassifier, "recognize", slow)
     with serve(saved, Limits(seconds=0.3)) as client:
         assert client.post("/predict", pictures[0])[0] == 504
         assert client.post("/embed", pictures[0])[0] in (200, 504)
@@ -242,11 +242,11 @@ def test_another_name_for_this_machine_is_refused(serve, saved):
         assert client.get("/classes", Host="localhost:1234")[0] == 200
 
 
-def test_a_new_version_is_picked_up_and_every_answer_is_of_one(serve, saved, pictures, colours, tmp_path):
+def test_a_new_version_is_picked_up_and_every_answer_is_of_one(serve, saved, pictures, colors, tmp_path):
     path = tmp_path / "model"
     shutil.copytree(saved, path)
-    clf = IncrementalClassifier.load(path).partial_fit(*colours(4, 5))
-    images = np.stack([colours(label)[0][0] for label in range(4)])
+    clf = IncrementalClassifier.load(path).partial_fit(*colors(4, 5))
+    images = np.stack([colors(label)[0][0] for label in range(4)])
     expected = {2: IncrementalClassifier.load(path).transform(images), 3: clf.transform(images)}
     with serve(path) as client:
         seen: list[tuple[int, object]] = []

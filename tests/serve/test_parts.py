@@ -68,17 +68,17 @@ def test_different_work_is_never_mixed_and_an_error_reaches_only_its_own():
 @pytest.mark.parametrize(("count", "dim"), [(30, 5), (4, 40), (3, 3)])
 def test_the_plane_is_that_of_pca(count, dim):
     z = np.random.RandomState(0).randn(count, dim) * np.linspace(3, 1, dim)
-    centre, directions, share = plane(z)
+    center, directions, share = plane(z)
     reference = PCA(2).fit(z)
-    ours, theirs = (z - centre) @ directions, reference.transform(z)
+    ours, theirs = (z - center) @ directions, reference.transform(z)
     assert np.abs(ours) == pytest.approx(np.abs(theirs), abs=1e-8)
     assert share == pytest.approx(reference.explained_variance_ratio_.sum())
 
 
 @pytest.mark.parametrize("z", [np.zeros((1, 4)), np.ones((3, 4)), np.array([[1.0], [2.0]]), np.full((2, 3), np.nan)])
 def test_a_plane_of_almost_nothing_is_finite(z):
-    centre, directions, share = plane(z)
-    assert np.isfinite(centre).all()
+    center, directions, share = plane(z)
+    assert np.isfinite(center).all()
     assert np.isfinite(directions).all()
     assert 0 <= share <= 1
 

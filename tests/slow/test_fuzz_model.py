@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def model(make_classifier, vectors, tmp_path_factory):
     """A classifier with importances and a memory, saved twice, and its directory."""
-    clf = make_classifier(penalty=EWC(gamma=1e3), memory=Everything())
+    clf = make_classifier(penalty=EWC(gamma=1e3), exemplars=Everything())
     folder = tmp_path_factory.mktemp("fuzz") / "birds"
     clf.partial_fit(*vectors("owl", "emu")).save(folder, store_images=True)
     clf.partial_fit(*vectors("jay", "ibis")).save(folder, store_images=True)

@@ -29,9 +29,9 @@ def photos(root: Path, *classes: str) -> Path:
     for name in classes:
         rng = np.random.RandomState(sum(map(ord, name)))
         (root / name).mkdir(parents=True)
-        colour = rng.randint(0, 256, 3)
+        color = rng.randint(0, 256, 3)
         for i in range(12):
-            pixels = np.clip(colour + rng.randint(-40, 40, (40, 40, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(color + rng.randint(-40, 40, (40, 40, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(root / name / f"{i}.png")
     return root
 

@@ -83,7 +83,7 @@ defaults.pretrained_installed = lambda: False
 with learning.workplace(sys.argv[1]) as place:
     found = find_photos(sys.argv[2])
     before = peak()
-    plan = learning.prepare(place, found, options={"epochs": 1, "size": 192}, memory=int(sys.argv[3]))
+    plan = learning.prepare(place, found, options={"epochs": 1, "size": 192}, ram=int(sys.argv[3]))
     read = peak() - before
     # A pass over all photos, without the time of a training.
     plan.learner.set_params(schedule=Schedule(train="none"), backbone="convnet", embedding_dim=16, crop=32)

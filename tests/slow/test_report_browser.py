@@ -135,9 +135,9 @@ def test_text_is_readable_in_the_dark(opened):
     assert grounds["dark"] < 0.1
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Relative luminance of `rgb(r, g, b)`, as WCAG defines it."""
-    parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    parts = [float(part) / 255 for part in color[color.index("(") + 1 : -1].split(",")[:3]]
     linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

@@ -19,12 +19,12 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory, make_classifier, colours):
+def model(tmp_path_factory, make_classifier, colors):
     path = tmp_path_factory.mktemp("page") / "patterns"
     clf = make_classifier(held_out=0.2, temperature="auto")
     for task in ((0, 1), (2, 3), (4, 5)):
-        clf.partial_fit(*colours(*task)).save(path)
-    Image.fromarray(colours(4)[0][0]).save(path.with_name("four.png"))
+        clf.partial_fit(*colors(*task)).save(path)
+    Image.fromarray(colors(4)[0][0]).save(path.with_name("four.png"))
     return path
 
 

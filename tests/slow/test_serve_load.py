@@ -91,9 +91,9 @@ def png(pixels) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory, make_classifier, colours):
+def small(tmp_path_factory, make_classifier, colors):
     path = tmp_path_factory.mktemp("load") / "patterns"
-    make_classifier().partial_fit(*colours(0, 1)).partial_fit(*colours(2, 3)).save(path)
+    make_classifier().partial_fit(*colors(0, 1)).partial_fit(*colors(2, 3)).save(path)
     return path
 
 
@@ -104,10 +104,10 @@ def test_throughput_beside_the_bare_network(tmp_path, make_classifier):
     clf.save(tmp_path / "model")
     server = Server(tmp_path / "model")
     files, rounds = [png(one) for one in images], 8
-    clf.recognise(images)
+    clf.recognize(images)
     started = time.perf_counter()
     for _ in range(rounds):
-        clf.recognise(images)
+        clf.recognize(images)
     bare = 32 * rounds / (time.perf_counter() - started)
 
     def client(i):
@@ -130,12 +130,12 @@ def test_throughput_beside_the_bare_network(tmp_path, make_classifier):
     server.stop()
 
 
-def test_two_hundred_clients_slow_aborted_malformed_and_wrong(small, colours, tmp_path):
+def test_two_hundred_clients_slow_aborted_malformed_and_wrong(small, colors, tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     options = ("--token-file", str(tmp_path / "token"), "--max-body", "1", "--max-in-flight", "16", "--timeout", "5")
     server = Server(small, *options)
     good = {"Content-Type": "image/png", "Authorization": f"Bearer {TOKEN}"}
-    picture = png(colours(0)[0][0])
+    picture = png(colors(0)[0][0])
 
     def raw(text: bytes, read: bool) -> int:
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as line:
@@ -169,8 +169,8 @@ def test_two_hundred_clients_slow_aborted_malformed_and_wrong(small, colours, tm
     server.stop()
 
 
-def test_memory_is_flat_after_ten_thousand_requests(small, colours):
-    server, picture = Server(small), png(colours(1)[0][0])
+def test_memory_is_flat_after_ten_thousand_requests(small, colors):
+    server, picture = Server(small), png(colors(1)[0][0])
 
     def client(requests):
         def run(_):
@@ -196,11 +196,11 @@ def test_memory_is_flat_after_ten_thousand_requests(small, colours):
     server.stop(signal.SIGINT)
 
 
-def test_learn_during_load_drops_and_mixes_nothing(tmp_path, colours):
+def test_learn_during_load_drops_and_mixes_nothing(tmp_path, colors):
     for label in range(4):
         folder = tmp_path / ("first" if label < 2 else "second") / f"class {label}"
         folder.mkdir(parents=True)
-        for i, pixels in enumerate(colours(label, count=10)[0]):
+        for i, pixels in enumerate(colors(label, count=10)[0]):
             Image.fromarray(pixels).resize((64, 64)).save(folder / f"{i}.png")
 
     def learn(part, *options):

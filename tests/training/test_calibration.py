@@ -98,17 +98,17 @@ def test_the_temperature_is_the_one_that_trying_one_temperature_after_the_other_
     if seed % 2:
         scores[:, 3] = torch.where(rows == 3, scores[:, 3], -torch.inf)
     gaps = scores.amax(dim=1, keepdim=True) - scores
-    centre, width = math.log(float(gaps[gaps.isfinite()].mean())), math.log(1e3)
+    center, width = math.log(float(gaps[gaps.isfinite()].mean())), math.log(1e3)
     for _ in range(3):
         losses = {}
         for step in range(-20, 21):
-            temperature = math.exp(centre + width * step / 20)
+            temperature = math.exp(center + width * step / 20)
             log_p = (scores / temperature).log_softmax(dim=1)
             right = log_p[torch.arange(30), rows]
             others = (log_p.masked_fill(log_p.isinf(), 0).sum(dim=1) - right) / 8
             losses[temperature] = float(-((31 / 32) * right + others / 32).mean())
         best = min(losses, key=losses.get)
-        centre, width = math.log(best), width / 15
+        center, width = math.log(best), width / 15
     assert fit_temperature(scores, rows) == pytest.approx(best, rel=1e-9)
 
 
@@ -158,8 +158,8 @@ def test_strangers_are_found_and_friends_are_not_called_strangers(vectors, make_
         clf.partial_fit(X, y)
     X, _ = vectors("a", "b", "c", "d", count=120, dim=12)
     friends = np.concatenate([X[i * 120 + 40 : (i + 1) * 120] for i in range(4)])  # the same clouds, other draws
-    assert clf.recognise(friends).unknown.mean() < 0.15
-    probabilities = clf.recognise(friends).probabilities
+    assert clf.recognize(friends).unknown.mean() < 0.15
+    probabilities = clf.recognize(friends).probabilities
     assert np.allclose(probabilities.sum(axis=1), 1)
     assert clf.tasks_[-1].held_out is not None
     assert clf.tasks_[-1].held_out[0] == 80  # every image was held out in turn
@@ -168,10 +168,10 @@ def test_strangers_are_found_and_friends_are_not_called_strangers(vectors, make_
 
 def test_one_class_has_a_plain_distance_to_be_far_by(vectors, make_classifier):
     X, y = vectors("owl", count=40)
-    clf = make_classifier(schedule=Schedule(train="none"), embedding_dim=None, normalise=False).fit(X, y)
+    clf = make_classifier(schedule=Schedule(train="none"), embedding_dim=None, normalize=False).fit(X, y)
     assert torch.isinf(clf.state_.calibration.relative).all()
-    assert clf.recognise(X).unknown.mean() <= 0.1
-    assert clf.recognise(X + 30).unknown.all()
+    assert clf.recognize(X).unknown.mean() <= 0.1
+    assert clf.recognize(X + 30).unknown.all()
 
 
 def test_what_the_network_was_trained_on_is_not_called_held_out(vectors, make_classifier):

@@ -23,13 +23,13 @@ from protodrift.training.step import Step
 from protodrift.training.trainer import Trained, Training, _Run, advance, train_network
 
 META = torch.device("meta")
-COLOUR = InputSpec((3, 32, 32), "uint8", 0, 255)
+COLOR = InputSpec((3, 32, 32), "uint8", 0, 255)
 
 
 @pytest.mark.parametrize("backbone", ["convnet", "resnet32", "resnet18", "vgg16", "efficientnet-lite0"])
 def test_networks_run_where_their_weights_are(backbone):
     with META:
-        network = build_embedder(backbone, COLOUR, embedding_dim=7)
+        network = build_embedder(backbone, COLOR, embedding_dim=7)
     images = laid_out(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), META)
     assert images.is_contiguous(memory_format=torch.channels_last)
     for one in (network.eval(), folded(network)):
@@ -41,7 +41,7 @@ def test_networks_run_where_their_weights_are(backbone):
 def test_losses_and_penalties_are_made_where_the_batch_is(objective):
     networks = []
     for _ in range(2):
-        network = build_embedder("convnet", COLOUR, embedding_dim=None, normalise=False)
+        network = build_embedder("convnet", COLOR, embedding_dim=None, normalize=False)
         for _ in range(2):
             objective.grow(network, 3)
         networks.append(network.to(META))
@@ -65,7 +65,7 @@ def learn(digits, monkeypatch, patience, rate=1e-3):
     monkeypatch.setattr(_Run, "__init__", patient)
     method = METHODS["E-EWC"]
     network = build_embedder("convnet", digits.spec, embedding_dim=8, seed=0)
-    network.standardise.fit(digits.train.images)
+    network.standardize.fit(digits.train.images)
     common = {"method": method, "augment": None, "seed": 0}
     training = Training(epochs=2, batch_size=8, images_per_class=4)
     first, second = (digits.train.of_classes(classes) for classes in ([3, 8], [1, 7]))

@@ -18,8 +18,8 @@ TWICE = Training(epochs=2, batch_size=16)
 
 def beginning(digits, method):
     size = None if method.objective.classifies else 8
-    network = build_embedder("convnet", digits.spec, embedding_dim=size, normalise=size is not None, seed=0)
-    network.standardise.fit(digits.train.images)
+    network = build_embedder("convnet", digits.spec, embedding_dim=size, normalize=size is not None, seed=0)
+    network.standardize.fit(digits.train.images)
     return Trained(network.eval())
 
 

@@ -28,7 +28,7 @@ CLASSES = [[3, 8], [1, 7]]
 @pytest.fixture
 def start(small_digits):
     network = build_embedder("convnet", small_digits.spec, embedding_dim=8, seed=0)
-    network.standardise.fit(small_digits.train.images)
+    network.standardize.fit(small_digits.train.images)
     return Trained(network.eval())
 
 
@@ -106,8 +106,8 @@ def test_two_tasks_train(start, small_digits, name):
     """A network of the same kind comes out, in float32, and again the same."""
     method = get_method(name)
     if method.objective.classifies:
-        network = build_embedder("convnet", small_digits.spec, embedding_dim=None, normalise=False, seed=0)
-        network.standardise.fit(small_digits.train.images)
+        network = build_embedder("convnet", small_digits.spec, embedding_dim=None, normalize=False, seed=0)
+        network.standardize.fit(small_digits.train.images)
         start = Trained(network.eval())
     states = []
     for _ in range(2):

@@ -118,7 +118,7 @@ def test_refresh_beside_new_classes_merges_into_the_moved_prototype(two_clouds, 
     # The learner has the new classes first; the sum of Eq. 10 does not depend on the order.
     expected = two_clouds.drift.fit(*pairs).transport(before.prototypes.means)
     assert torch.allclose(state.drift.after, expected, atol=1e-5)
-    assert state.trained.memory is None
+    assert state.trained.exemplars is None
     two_clouds.partial_fit(*vectors("rook", "wren"))  # and learning goes on
 
 
@@ -141,7 +141,7 @@ def test_a_class_in_parts_is_what_it_is_at_once_when_the_network_stays(make_clas
     parts.append(np.flatnonzero((np.arange(len(y)) % 12 > 5) & (y != "emu")))
     parts.append(np.flatnonzero((np.arange(len(y)) % 12 > 5) & (y == "emu")))
     frozen = {"readout": readout, "schedule": Schedule(train="none"), "drift": None}
-    # The first lesson says how pixels are standardised, so both begin alike.
+    # The first lesson says how pixels are standardized, so both begin alike.
     whole, slowly = (make_classifier(**frozen).partial_fit(*vectors("rook", "wren")) for _ in range(2))
     whole = whole.partial_fit(X, y).state_
     for part in parts:
@@ -168,7 +168,7 @@ def test_a_class_that_came_alone_takes_the_temperature_that_can_be_fitted_later(
 
 
 def test_refresh_is_refused_where_it_means_nothing(make_classifier, vectors):
-    kept = make_classifier(memory=Everything()).fit(*vectors("a", "b"))
+    kept = make_classifier(exemplars=Everything()).fit(*vectors("a", "b"))
     with pytest.raises(InputError, match="Everything keeps images of known classes"):
         kept.partial_fit(*vectors("a", "c"), known="refresh")
     heads = make_classifier(objective=Softmax()).fit(*vectors("a", "b"))

@@ -26,7 +26,7 @@ def digits():
 @pytest.fixture
 def start(digits):
     network = build_embedder("convnet", digits.spec, embedding_dim=16, seed=0)
-    network.standardise.fit(digits.train.images)
+    network.standardize.fit(digits.train.images)
     return Trained(network.eval())
 
 
@@ -172,8 +172,8 @@ def test_collapse_is_said(digits):
         def forward(self, x):
             return self.bias + 1e-4 * x.flatten(1)[:, :4] + 0 * x.sum()
 
-    network = build_embedder(Constant(), digits.spec, embedding_dim=None, normalise=True)
-    network.standardise.fit(digits.train.images)
+    network = build_embedder(Constant(), digits.spec, embedding_dim=None, normalize=True)
+    network.standardize.fit(digits.train.images)
     with pytest.warns(CollapseWarning, match="collapsed"):
         run(Trained(network.eval()), digits.train.of_classes([3, 8]), training=Training(epochs=1, learning_rate=1e-9))
 
@@ -192,7 +192,7 @@ def test_dropout_is_seeded_and_leaves_the_global_generator_alone(digits):
             super().__init__(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5))
 
     network = build_embedder(Dropping(), digits.spec, embedding_dim=8)
-    network.standardise.fit(digits.train.images)
+    network.standardize.fit(digits.train.images)
     start, examples = Trained(network.eval()), digits.train.of_classes([3, 8])
     torch.manual_seed(7)
     before = torch.random.get_rng_state()

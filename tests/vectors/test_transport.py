@@ -43,7 +43,7 @@ EXACT = Ridge(0.0, intercept=True)
 
 
 @pytest.mark.parametrize(("metric", "sklearn"), [("l2", "euclidean"), ("cosine", "cosine")])
-def test_neighbours_are_scikit_learns(metric, sklearn):
+def test_neighbors_are_scikit_learns(metric, sklearn):
     rng = np.random.default_rng(1)
     queries, vectors = rng.normal(size=(1100, 5)) + 10, rng.normal(size=(50, 5)) + 10
     theirs = NearestNeighbors(n_neighbors=4, metric=sklearn).fit(vectors).kneighbors(queries, return_distance=False)
@@ -71,8 +71,8 @@ def test_a_query_does_not_find_itself():
 def test_the_map_is_scikit_learns_ridge(affine):
     old, new, store, _ = affine
     new = new + np.random.default_rng(3).normal(size=new.shape).astype(np.float32)
-    centred = old.astype(np.float64) - old.mean(axis=0, dtype=np.float64)
-    theirs = SklearnRidge(alpha=0.3 * (centred**2).sum() / 6).fit(old.astype(np.float64), new).predict(store)
+    centered = old.astype(np.float64) - old.mean(axis=0, dtype=np.float64)
+    theirs = SklearnRidge(alpha=0.3 * (centered**2).sum() / 6).fit(old.astype(np.float64), new).predict(store)
     ours, _ = fit_mover(old, new, drift=Ridge(0.3, intercept=True)).move(store)
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
@@ -84,7 +84,7 @@ def test_a_rotation_is_found_and_recall_is_whole():
     report = fit_mover(old, (old @ turn).astype(np.float32)).report
     assert isinstance(report.chosen, Ridge | Procrustes)
     assert report.moved.at[10] > 0.95 > 0.5 > report.unmoved.at[10]
-    assert report.old.at[10] > 0.99  # a rotation keeps neighbours
+    assert report.old.at[10] > 0.99  # a rotation keeps neighbors
     assert report.recovered(10) == pytest.approx(
         (report.moved.at[10] - report.unmoved.at[10]) / (1 - report.unmoved.at[10])
     )

@@ -1,7 +1,7 @@
 """Speed, measured side by side: `protodrift bench`, one file a case.
 
 Every case runs ours and an alternative in turn, in one run, several times, and says the median of the ratios with its
-spread: on a shared machine a time means little, a ratio of neighbours means something. What a case compares computes
+spread: on a shared machine a time means little, a ratio of neighbors means something. What a case compares computes
 the same thing; `tests/bench` checks that, and no test checks a time.
 """
 

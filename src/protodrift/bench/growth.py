@@ -59,7 +59,7 @@ def run(setup: Setup) -> Iterator[Result]:
         "growth", "one more task, without SDC and read-out", rest, most, least, unit="of the time", inverse=True,
         aim="<= 1.25", numbers={"curve": curve},
     )  # fmt: skip
-    more = curve[-1]["memory_bytes"] - curve[0]["memory_bytes"]
+    more = curve[-1]["ram_bytes"] - curve[0]["ram_bytes"]
     note = "Peak of resident memory while the task is learned, beside what was there before."
     name = f"one more task, memory at {most} beyond {least}"
     yield Result("growth", name, "protodrift", "", more / 2**20, unit="MiB more", note=note)
@@ -91,7 +91,7 @@ def measured(
         "classes": size,
         "seconds": quartiles(seconds[f"{size:,} classes"])[1],
         "seconds_of_sdc_and_readout": quartiles(seconds[f"terms {size:,} classes"])[1],
-        "memory_bytes": memory,
+        "ram_bytes": memory,
         "seconds_saving": saving,
         "model_bytes": disk,
     }

@@ -25,7 +25,7 @@ def network_for(backbone: str, images: torch.Tensor, *, embedding_dim: int | Non
     """Return a network with the pixel statistics of images, and batch norms that have seen some of them."""
     spec = InputSpec(tuple(images.shape[1:]), "uint8", 0.0, 255.0)
     network = build_embedder(backbone, spec, embedding_dim=embedding_dim, seed=seed)
-    network.standardise.fit(images)
+    network.standardize.fit(images)
     with torch.no_grad():
         network.train()
         for part in images[:64].split(32):

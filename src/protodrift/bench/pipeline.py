@@ -50,7 +50,7 @@ def run(setup: Setup) -> Iterator[Result]:
         checked, several = "protodrift, checked", "protodrift, a process a core"
         sides = {
             checked: clocked(lambda: read_photos(found, SIZE)),
-            several: clocked(lambda: decode_files([(files, array)], size=SIZE, fit="centre", skip_bad=False)),
+            several: clocked(lambda: decode_files([(files, array)], size=SIZE, fit="center", skip_bad=False)),
             PILLOW: clocked(lambda: plain_photos(files)),
         }
         seconds = interleaved(sides, setup.rounds(5))

@@ -42,7 +42,7 @@ from .material import network_for, pictures
 
 OURS, PLAIN, BEST, AVALANCHE = "protodrift", "plain loop", "best loop", "Avalanche naive"
 MARGIN, RATE, DECAY, PAD = 0.2, 1e-4, 2e-4, 4
-EPOCHS = 2  # the first one of every run is warm-up: optimiser state, memory
+EPOCHS = 2  # the first one of every run is warm-up: optimizer state, memory
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ def our_side(work: Work) -> Side:
 
 
 class PlainImages(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """Images one by one: to float, padded, cropped, mirrored, standardised."""
+    """Images one by one: to float, padded, cropped, mirrored, standardized."""
 
     def __init__(self, images: torch.Tensor, rows: torch.Tensor, network: Embedder, augment: bool) -> None:
         self.images, self.rows, self.augment = images, rows, augment
-        self.mean, self.std = network.standardise.mean, network.standardise.std
+        self.mean, self.std = network.standardize.mean, network.standardize.std
 
     def __len__(self) -> int:
         return len(self.images)
@@ -216,7 +216,7 @@ def _best_losses(
     rows = torch.tensor(examples.labels)
     images = F.pad(examples.images, (PAD,) * 4) if work.augment else examples.images
     channels_last = images.permute(0, 2, 3, 1).contiguous()
-    mean, std = (part.flatten() for part in (network.standardise.mean, network.standardise.std))
+    mean, std = (part.flatten() for part in (network.standardize.mean, network.standardize.std))
     model = bare(network, torch.channels_last).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE, weight_decay=DECAY)
     across = torch.arange(work.side)

@@ -40,11 +40,11 @@ def run(setup: Setup) -> Iterator[Result]:
 
 
 def embeddings(batch: int, d: int = 512, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a batch of unit vectors (N, D), eight of each class around a common centre, and their classes."""
+    """Return a batch of unit vectors (N, D), eight of each class around a common center, and their classes."""
     draw = torch.Generator().manual_seed(seed)
     rows = torch.arange(batch // 8).repeat_interleave(8)
-    centres = torch.randn(batch // 8, d, generator=draw)
-    z = centres[rows] + 1.5 * torch.randn(batch, d, generator=draw)
+    centers = torch.randn(batch // 8, d, generator=draw)
+    z = centers[rows] + 1.5 * torch.randn(batch, d, generator=draw)
     return torch.nn.functional.normalize(z, dim=1), rows
 
 

@@ -11,7 +11,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = verbs.add_parser(
         "backbones",
         help="list the networks, and where their pretrained weights come from",
-        description="Lists every backbone: what it takes, its features and weights, and the source and licence of "
+        description="Lists every backbone: what it takes, its features and weights, and the source and license of "
         "published ImageNet weights, which weights='imagenet' brings.",
         epilog="example:  protodrift run NAME --set network.backbone=efficientnet-lite0 --set network.weights=imagenet",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -35,5 +35,5 @@ def list_backbones(args: argparse.Namespace) -> int:
         if fact["weights"]:
             at = f", at {fact['resolution']} x {fact['resolution']}" if fact["resolution"] else ""
             print(f"{'':{width}}  ImageNet{at}: {fact['weights']}")
-            print(f"{'':{width}}  {fact['licence']}")
+            print(f"{'':{width}}  {fact['license']}")
     return 0

@@ -42,7 +42,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     prepare = actions.add_parser("prepare", help="download, verify, unpack and check a dataset")
     prepare.add_argument("name", metavar="NAME", help="a name from `protodrift data ls`")
     prepare.add_argument("--size", type=int, metavar="N", help="also decode the images, N x N, into the cache")
-    prepare.add_argument("--fit", choices=("squash", "centre"), default="squash", help="how photos become square")
+    prepare.add_argument("--fit", choices=("squash", "center"), default="squash", help="how photos become square")
     prepare.add_argument("--skip-bad-images", action="store_true", help="with --size: leave out damaged images")
     prepare.set_defaults(run=get)
     for action in (ls, check, prepare):

@@ -1,4 +1,4 @@
-"""`protodrift evaluate`: how good a model is on labelled photos."""
+"""`protodrift evaluate`: how good a model is on labeled photos."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .words import add_memory, percent, plural, table
+from .words import add_ram, percent, plural, table
 
 if TYPE_CHECKING:
     from ..learner import IncrementalClassifier
@@ -27,7 +27,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add the verb."""
     parser = verbs.add_parser(
         "evaluate",
-        help="measure a model on labelled photos",
+        help="measure a model on labeled photos",
         description="Accuracy, accuracy of each class, calibration, unknown detection and retrieval on a folder of "
         "class folders (or a CSV of path,label) that the model has not learned from.",
         epilog=_EPILOG,
@@ -37,7 +37,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("data", metavar="DATA", type=Path, help="folder with one sub-folder a class, or a .csv file")
     parser.add_argument("--confusion", metavar="FILE", type=Path, help="write the confusion matrix as a page (.html)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    add_memory(parser, "photos")
+    add_ram(parser, "photos")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=run)
 
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.model} was made for {spec}, not for photos. Use the Python API for it.")
     found = find_photos(args.data)
     with reporting(not args.quiet) as reporter, reporter.reading("reading photos", len(found.files)) as on_file:
-        photos = read_photos(found, spec.shape[1], on_file, memory=args.memory)
+        photos = read_photos(found, spec.shape[1], on_file, ram=args.ram)
     passed = [*found.skipped, *photos.skipped]
     for line in summary_of(passed):
         print(f"protodrift: passed over {line}", file=sys.stderr)
@@ -131,7 +131,7 @@ def _draw(args: argparse.Namespace, result: Evaluation) -> None:
         description=f"Confusion matrix of {len(result.classes)} classes: rows are true classes, columns answers.",
     )
     note = (
-        "Rows: the true class. Columns: the answer. Strong colour: a large share of the row. Lines: lessons. Hover "
+        "Rows: the true class. Columns: the answer. Strong color: a large share of the row. Lines: lessons. Hover "
         "over a cell for names and numbers."
     )
     facts = {

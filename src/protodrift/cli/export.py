@@ -11,7 +11,7 @@ _EPILOG = """\
 examples:
   protodrift export birds --onnx birds.onnx
 
-The ONNX graph takes photos as uint8 tensors (N, 3, side, side), RGB, short side resized and centre cropped, and gives
+The ONNX graph takes photos as uint8 tensors (N, 3, side, side), RGB, short side resized and center cropped, and gives
 "embedding", "distances" (Euclidean, one a class) and "class" (a position in the labels). Labels and preprocessing stand
 in its metadata as JSON.
 Needs:  pip install 'protodrift[onnx]'

@@ -67,7 +67,7 @@ def _facts(clf: IncrementalClassifier, found: Account) -> dict[str, Any]:
         "backbone": clf.backbone if isinstance(clf.backbone, str) else type(clf.backbone).__name__,
         "parameters": sum(weight.numel() for weight in state.trained.network.parameters()),
         "embedding_dim": state.trained.network.embedding_dim,
-        "images_stored": 0 if state.trained.memory is None else len(state.trained.memory),
+        "images_stored": 0 if state.trained.exemplars is None else len(state.trained.exemplars),
         "tasks": [
             {
                 "source": task.source,

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .words import add_memory, percent, plural, span, time_text
+from .words import add_ram, percent, plural, span, time_text
 
 if TYPE_CHECKING:
     from ..data.photos import Found, Photos
@@ -63,7 +63,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--seed", type=_seed, metavar="N", help="of all that is drawn by chance (new models; default 0)"
     )
-    add_memory(parser, "photos")
+    add_ram(parser, "photos")
     parser.add_argument("--quiet", action="store_true", help="no progress; the summary only")
     parser.set_defaults(run=run, together=True)
 
@@ -120,7 +120,7 @@ def _work(args: argparse.Namespace, place: Place, found: Found) -> tuple[Plan, O
     print(_model_line(place))
     print(f"{args.data}: {_classes_text(found.classes)}", flush=True)
     with reporting(not args.quiet and current().is_first) as reporter:
-        plan = prepare(place, found, known=args.known, options=options, memory=args.memory, reporter=reporter)
+        plan = prepare(place, found, known=args.known, options=options, ram=args.ram, reporter=reporter)
     _print_reading(found, plan.photos, plan)
     print(plan.choice.words, flush=True)
     if args.dry_run:

@@ -102,7 +102,7 @@ def _answers(clf: IncrementalClassifier, args: argparse.Namespace) -> Iterator[d
             except InputError as error:
                 why = str(error).removeprefix(shown(path)).removeprefix(":").lstrip()
                 errors[i] = why.rstrip(".")
-        found = clf.recognise(np.stack(list(read.values()))) if read else None
+        found = clf.recognize(np.stack(list(read.values()))) if read else None
         row_of = {i: row for row, i in enumerate(read)}
         for i, (path, _) in enumerate(batch):
             if i in errors:

@@ -62,7 +62,7 @@ def list_methods(args: argparse.Namespace) -> int:
         return 0
     for name, fact in facts.items():
         print(name)
-        for axis in ("objective", "penalty", "memory", "drift", "readout", "schedule", "stores", "paper"):
+        for axis in ("objective", "penalty", "exemplars", "drift", "readout", "schedule", "stores", "paper"):
             text = textwrap.fill(fact[axis], 100, subsequent_indent=" " * 14)
             print(f"  {axis:10}  {text}")
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .words import add_memory
+from .words import add_ram
 
 if TYPE_CHECKING:
     from ..experiments.engines import Engine
@@ -70,7 +70,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--gpus-per-stage", type=float, default=0.0, metavar="G", help="with --engine ray: compute on so many GPUs"
     )
-    add_memory(parser, "images of a folder")
+    add_ram(parser, "images of a folder")
     add_budget(parser)
     parser.add_argument("--tasks", type=int, metavar="N", help="cut the classes into N tasks; short for --set tasks=N")
     add_settings(parser)
@@ -157,8 +157,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--address and --gpus-per-stage are for --engine ray.")
     several = (args.jobs or 1) > 1 or args.engine == "ray"
     tuned = machine.tune(args.threads or (1 if several else None))
-    if args.memory is not None:
-        os.environ["PROTODRIFT_MEMORY"] = str(args.memory)  # processes that compute stages read the data too
+    if args.ram is not None:
+        os.environ["PROTODRIFT_RAM"] = str(args.ram)  # processes that compute stages read the data too
     recipe = chosen_recipe(args, **({} if args.tasks is None else {"tasks": str(args.tasks)}))
     out = args.out or Path("runs") / recipe.name
     command = "protodrift " + shlex.join(sys.argv[1:])

@@ -82,7 +82,7 @@ def _as_text(result: Transported) -> str:
         f"moved {plural(result.count, 'vector')} to {result.out}: {sizes}",
         f"by {report.chosen}, the best of {len(report.tried)} on held-out pairs",
         "",
-        f"found of the new model's neighbours ({report.metric}), among {plural(report.vectors, 'held-out vector')}:",
+        f"found of the new model's neighbors ({report.metric}), among {plural(report.vectors, 'held-out vector')}:",
         table(_rows(report), ["", *_head(report)], right=range(1, 1 + len(_head(report)))),
     ]
     recovered = report.recovered(max(report.moved.at))

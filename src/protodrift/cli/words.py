@@ -59,10 +59,10 @@ def span(values: Sequence[float], form: str = "{:.3g}") -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def add_memory(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add `--memory`."""
+def add_ram(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add `--ram`."""
     parser.add_argument(
-        "--memory",
+        "--ram",
         type=_bytes,
         metavar="SIZE",
         help=f"hold decoded {what} in memory up to this size, such as 8G (default: a quarter of the memory); more are "

@@ -330,7 +330,7 @@ def describe(method: Method, task: int) -> str:
     if task == 0:
         return "warm-up"
     parts = [type(part).__name__ for part in (method.objective, *method.penalties)]
-    parts += [type(method.memory).__name__] if method.memory is not None else []
+    parts += [type(method.exemplars).__name__] if method.exemplars is not None else []
     return f"{'+'.join(parts)}, task {task}"
 
 

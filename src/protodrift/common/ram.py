@@ -14,21 +14,21 @@ SHARE_OF_MEMORY = 4
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def memory_budget(wanted: int | None = None) -> int:
+def ram_budget(wanted: int | None = None) -> int:
     """Return how many bytes of decoded images are held in memory.
 
     Args:
-        wanted: what the caller says; None: $PROTODRIFT_MEMORY (such as 8G), or a quarter of the memory there is: the
+        wanted: what the caller says; None: $PROTODRIFT_RAM (such as 8G), or a quarter of the memory there is: the
             machine's, or the container's if that is less.
     """
     if wanted is not None:
         return wanted
-    said = os.environ.get("PROTODRIFT_MEMORY")
+    said = os.environ.get("PROTODRIFT_RAM")
     if said:
         try:
             return parse_bytes(said)
         except ValueError as error:
-            raise InputError(f"PROTODRIFT_MEMORY: {error}.") from None
+            raise InputError(f"PROTODRIFT_RAM: {error}.") from None
     total = 8 * 2**30
     with contextlib.suppress(AttributeError, ValueError, OSError):
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -220,7 +220,7 @@ def _compare(images: torch.Tensor, spec: InputSpec) -> None:
         )
     if spec.scale in ("uint8",) or not spec.is_image:
         return
-    # Floats have no natural range, so the first task sets it. 'free' images (already standardised, say) may reach
+    # Floats have no natural range, so the first task sets it. 'free' images (already standardized, say) may reach
     # one width further out on both sides: a brighter photo is no error, pixels in 0..255 after 0..1 are.
     width = max(spec.high - spec.low, 1e-6)
     low, high = {"unit": (0.0, 1.0), "byte": (0.0, 255.0)}.get(spec.scale, (spec.low - width, spec.high + width))

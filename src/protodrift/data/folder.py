@@ -108,8 +108,8 @@ def load_folder(
     *,
     test: str | Path | None = None,
     classes: Sequence[str] | None = None,
-    memory: int | None = None,
-    fit: str = "centre",
+    ram: int | None = None,
+    fit: str = "center",
     skip_bad_images: bool = False,
 ) -> Dataset:
     """Read a folder of class folders.
@@ -122,8 +122,8 @@ def load_folder(
         size: images become size x size.
         test: a second folder of the same classes, as test images.
         classes: read only these class folders.
-        memory: bytes of decoded images held in memory; None: `memory_budget()`.
-        fit: "centre" resizes the short side and crops the centre, "squash" resizes both sides.
+        ram: bytes of decoded images held in memory; None: `ram_budget()`.
+        fit: "center" resizes the short side and crops the center, "squash" resizes both sides.
         skip_bad_images: leave out images that cannot be read, with a warning; the dataset's `skipped` lists them.
 
     Returns:
@@ -143,7 +143,7 @@ def load_folder(
         if wanted - set(scan.classes):
             raise InputError(f"{folder} has no class folder {sorted(wanted - set(scan.classes))[0]!r}.")
         picked = [(path, label) for path, label in scan.files if label in wanted]
-        images = room(len(picked), (3, size, size), memory=memory)
+        images = room(len(picked), (3, size, size), ram=ram)
         labels: list[str] = []
         for path, label in picked:
             try:
@@ -168,10 +168,10 @@ def load_folder(
 
 
 def _endings() -> set[str]:
-    """Return the endings of what Pillow can decode: not PDF, which it only writes, nor kinds it only recognises."""
-    only_recognised = {"BUFR", "GRIB", "HDF5", "MPEG"}
+    """Return the endings of what Pillow can decode: not PDF, which it only writes, nor kinds it only recognizes."""
+    only_recognized = {"BUFR", "GRIB", "HDF5", "MPEG"}
     known = Image.registered_extensions().items()
-    return {ending for ending, kind in known if kind in Image.OPEN and kind not in only_recognised}
+    return {ending for ending, kind in known if kind in Image.OPEN and kind not in only_recognized}
 
 
 def _entries(folder: Path) -> list[Path]:

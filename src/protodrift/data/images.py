@@ -26,11 +26,11 @@ _WIDE = ("I", "I;16", "I;16B", "I;16L", "F")
 _BAND = 2**18  # pixels that are held as float64 at a time
 
 
-def read_image(path: str | Path, size: int, fit: str = "centre") -> np.ndarray:
+def read_image(path: str | Path, size: int, fit: str = "center") -> np.ndarray:
     """Decode one image of any kind as (size, size, 3) uint8.
 
-    EXIF orientation is honoured; transparent parts become white; grey, palette, CMYK and 16-bit images become RGB.
-    `fit="centre"` resizes the short side to `size` and crops the centre; `fit="squash"` resizes both sides to `size`.
+    EXIF orientation is honored; transparent parts become white; gray, palette, CMYK and 16-bit images become RGB.
+    `fit="center"` resizes the short side to `size` and crops the center; `fit="squash"` resizes both sides to `size`.
 
     Raises:
         InputError: naming the file, if it cannot be decoded.
@@ -44,10 +44,10 @@ def read_image(path: str | Path, size: int, fit: str = "centre") -> np.ndarray:
         raise InputError(f"{path} cannot be read as an image ({error}). Remove or replace it.") from None
 
 
-def fitted(image: Image.Image, size: int, fit: str = "centre") -> np.ndarray:
+def fitted(image: Image.Image, size: int, fit: str = "center") -> np.ndarray:
     """Return an opened image as `read_image` does; what is wrong with it, Pillow says in its own words."""
     upright = ImageOps.exif_transpose(image)
-    # What is grey stays so until it is small: RGB takes four times the room.
+    # What is gray stays so until it is small: RGB takes four times the room.
     upright = _stretched(upright) if upright.mode in _WIDE else to_rgb(upright)
     if fit == "squash":
         small = upright.resize((size, size), resample=Image.Resampling.BILINEAR)
@@ -57,7 +57,7 @@ def fitted(image: Image.Image, size: int, fit: str = "centre") -> np.ndarray:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert any Pillow mode to RGB; what is transparent becomes white, not whatever colour hides below it."""
+    """Convert any Pillow mode to RGB; what is transparent becomes white, not whatever color hides below it."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode in _WIDE:
@@ -70,7 +70,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _stretched(image: Image.Image) -> Image.Image:
-    """Bring the values of a wide mode to 8-bit grey.
+    """Bring the values of a wide mode to 8-bit gray.
 
     Pillow clips them at 255: a 16-bit image would turn white. Its own range is stretched instead, by bands of rows: in
     float64 the whole of a large image would take a gigabyte.
@@ -86,10 +86,10 @@ def _stretched(image: Image.Image) -> Image.Image:
     factor = 255.0 / (65535.0 if image.mode != "F" else max(highest, 1e-12))
     if highest <= 255 and image.mode != "F":
         factor = 1.0
-    grey = np.empty((height, width), dtype=np.uint8)
+    gray = np.empty((height, width), dtype=np.uint8)
     for band in bands:
-        grey[slice(*band)] = np.clip(values(band) * factor, 0, 255)
-    return Image.fromarray(grey)
+        gray[slice(*band)] = np.clip(values(band) * factor, 0, 255)
+    return Image.fromarray(gray)
 
 
 def serve() -> None:

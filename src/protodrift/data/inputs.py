@@ -91,8 +91,8 @@ def _pairs(dataset: Any, spec: InputSpec | None, channels: str) -> tuple[Any, li
             raise InputError(f"the dataset must give (image, label) pairs; item {i} is a {type(pair).__name__}.")
         image, label = pair
         if not isinstance(image, (np.ndarray, torch.Tensor)) and hasattr(image, "getbands"):
-            grey = spec.shape[0] == 1 if spec is not None and spec.is_image else image.mode in ("1", "L")
-            image = np.asarray(image.convert("L") if grey else to_rgb(image))
+            gray = spec.shape[0] == 1 if spec is not None and spec.is_image else image.mode in ("1", "L")
+            image = np.asarray(image.convert("L") if gray else to_rgb(image))
             if channels == "first" and image.ndim == 3:  # where a picture's own are is known
                 image = image.transpose(2, 0, 1)
         images.append(torch.as_tensor(np.array(image) if not isinstance(image, torch.Tensor) else image))

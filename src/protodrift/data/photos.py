@@ -89,7 +89,7 @@ class Photos:
 
 
 def photo_spec(size: int) -> InputSpec:
-    """Return the spec of colour photos of size x size."""
+    """Return the spec of color photos of size x size."""
     return InputSpec((3, size, size), "uint8", 0.0, 255.0)
 
 
@@ -226,7 +226,7 @@ def read_photos(
     size: int,
     on_file: Callable[[int], None] | None = None,
     *,
-    memory: int | None = None,
+    ram: int | None = None,
     folder: str | Path | None = None,
 ) -> Photos:
     """Decode everything that was found; what cannot be used is named and passed over.
@@ -235,14 +235,14 @@ def read_photos(
         found: from `find_photos`.
         size: side of the decoded squares.
         on_file: called with the number of files done.
-        memory: bytes of decoded photos held in memory; None: `memory_budget()`. More of them go to a file
+        ram: bytes of decoded photos held in memory; None: `ram_budget()`. More of them go to a file
             without a name, and are read batch by batch.
         folder: where that file is; None: the user's cache directory.
 
     Raises:
         InputError: if nothing can be used, or there is no room.
     """
-    images = room(len(found.files), (3, size, size), memory=memory, folder=folder)
+    images = room(len(found.files), (3, size, size), ram=ram, folder=folder)
     used: list[tuple[Path, str]] = []
     skipped: list[Skipped] = []
     seen: dict[bytes, tuple[Path, str]] = {}

@@ -1,4 +1,4 @@
-"""Images that do not fit in memory: a tensor whose rows lie in a file, and are read when something is computed.
+"""Images that do not fit in ram: a tensor whose rows lie in a file, and are read when something is computed.
 
     images = room(len(files), (3, 192, 192), folder="birds")      # in memory, or in a file if there are too many
     images.write(row, pixels)
@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from ..common.files import nameless_file
-from ..common.ram import memory_budget, size_text
+from ..common.ram import ram_budget, size_text
 from ..errors import InputError
 
 READ_AT_ONCE = 2**26
@@ -55,7 +55,7 @@ class StoredRoom:
         except OSError as error:
             raise InputError(
                 f"no room for {size_text(total)} of decoded images in {folder}: {error.strerror or error}. Make "
-                "room there, choose a smaller --size, or allow more memory (--memory)."
+                "room there, choose a smaller --size, or allow more memory (--ram)."
             ) from None
 
     def write(self, row: int, pixels: np.ndarray) -> None:
@@ -67,7 +67,7 @@ class StoredRoom:
                 data = data[self._file.write(data) :]
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return some images, (n,) -> (n, C, H, W); neighbours are read together."""
+        """Return some images, (n,) -> (n, C, H, W); neighbors are read together."""
         result = np.empty((len(rows), *self.shape), np.uint8)
         into, wanted = result.reshape(-1).data, rows.tolist()
         ends = [i for i in range(1, len(wanted)) if wanted[i] != wanted[i - 1] + 1] + [len(wanted)]
@@ -92,16 +92,16 @@ class StoredRoom:
 
 
 def room(
-    count: int, shape: Sequence[int], *, memory: int | None = None, folder: str | Path | None = None
+    count: int, shape: Sequence[int], *, ram: int | None = None, folder: str | Path | None = None
 ) -> Room | StoredRoom:
     """Return room for `count` images of uint8: in memory if they fit its budget, else in a file.
 
     Args:
         count, shape: N and (C, H, W).
-        memory: bytes; None: `memory_budget()`.
+        ram: bytes; None: `ram_budget()`.
         folder: where the file is; None: the user's cache directory, for temporary directories are often in memory.
     """
-    if count * int(np.prod(shape)) <= memory_budget(memory):
+    if count * int(np.prod(shape)) <= ram_budget(ram):
         return Room(count, shape)
     if folder is None:
         from .datasets.base import cache_home

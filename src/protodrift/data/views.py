@@ -1,5 +1,5 @@
 """Random views for training. Prototypes, drift and prediction use one deterministic view: the plain image, or its
-centre where the network was made with `crop` (`networks.Embedder`).
+center where the network was made with `crop` (`networks.Embedder`).
 
 All views are batched over images in memory: a few tensor operations for the whole batch, no loop over images.
 """
@@ -132,7 +132,7 @@ class ResizedCropFlip(Augmentation):
 
     The view of the authors' released code. The part is drawn as is usual for ImageNet: area uniform in `scale` of the
     image's, log(width / height) uniform in log `ratio`, ten tries, and where none fits into the image its largest
-    centre part within `ratio`. The resize is bilinear with antialiasing, as an image library does it (a triangle filter
+    center part within `ratio`. The resize is bilinear with antialiasing, as an image library does it (a triangle filter
     as wide as the reduction), computed in float32; uint8 images are rounded back.
 
     Args:
@@ -211,17 +211,17 @@ def _resize_weights(start: torch.Tensor, length: torch.Tensor, side: int, size: 
     pixels of the part count: nothing beyond its edge shows.
     """
     step = (length.float() / size)[:, None, None]
-    centre = (torch.arange(size) + 0.5)[None, :, None] * step
+    center = (torch.arange(size) + 0.5)[None, :, None] * step
     at = torch.arange(side)[None, None, :] - start[:, None, None]
-    weights = (1 - (at + 0.5 - centre).abs() / step.clamp(min=1)).clamp(min=0)
+    weights = (1 - (at + 0.5 - center).abs() / step.clamp(min=1)).clamp(min=0)
     weights = weights * ((at >= 0) & (at < length[:, None, None]))
     return weights / weights.sum(dim=2, keepdim=True)
 
 
 def default_augmentation(spec: InputSpec) -> Augmentation | None:
-    """Choose the random view for inputs of this kind: crop and flip for colour photos, none for the rest.
+    """Choose the random view for inputs of this kind: crop and flip for color photos, none for the rest.
 
-    Small grey images are mostly digits, characters or measurements, where a mirror image is another thing.
+    Small gray images are mostly digits, characters or measurements, where a mirror image is another thing.
     """
     if not spec.is_image or spec.shape[0] == 1 or min(spec.shape[1:]) < 32:
         return None

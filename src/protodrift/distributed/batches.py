@@ -160,7 +160,7 @@ def _is_channels_last(x: torch.Tensor) -> bool:
 
 
 def batch_norm(module: _BatchNorm, x: torch.Tensor, world: World) -> torch.Tensor:
-    """Normalise with the statistics of the batch of all ranks, and update the module's running ones.
+    """Normalize with the statistics of the batch of all ranks, and update the module's running ones.
 
         y = gamma (x - mean) / sqrt(var + eps) + beta,   mean and var over all images (and positions) of all ranks
 
@@ -211,14 +211,14 @@ class _GlobalBatchNorm(torch.autograd.Function):
         count = int(counts.sum())
         if count < 2:
             raise InputError("batch norm needs two values a channel in a batch. Use a larger batch_size.")
-        centre = (counts * means).sum(dim=0) / count
-        spread = (counts * (variances + (means - centre).square())).sum(dim=0) / count
-        mean, var = centre.to(weight.dtype), spread.to(weight.dtype)
+        center = (counts * means).sum(dim=0) / count
+        spread = (counts * (variances + (means - center).square())).sum(dim=0) / count
+        mean, var = center.to(weight.dtype), spread.to(weight.dtype)
         out = nn.functional.batch_norm(x, mean, var, weight, bias, False, 0.0, eps) if rows else x.clone()
         ctx.save_for_backward(x, weight, mean, var)
         ctx.world, ctx.count, ctx.rows, ctx.eps = world, count, rows, eps
-        ctx.mark_non_differentiable(centre, spread)
-        return out, count, centre, spread
+        ctx.mark_non_differentiable(center, spread)
+        return out, count, center, spread
 
     @staticmethod
     @torch.autograd.function.once_differentiable

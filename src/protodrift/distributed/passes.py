@@ -206,7 +206,7 @@ class _FittedOnRanks(FittedDrift):
         """Return mu + Delta (Eq. 13) and what the estimator says beside it, the same on every rank."""
         if isinstance(self.config, SDC):
             return self._merged(prototypes, self.config.sigma)
-        told = self.config.fraction, self.config.neighbours
+        told = self.config.fraction, self.config.neighbors
         sigma = relative_bandwidth(prototypes, self.z_old, *told, self.ranks)
         moved, said = self._merged(prototypes, sigma)
         return moved, {**said, "sigma": sigma.to(prototypes.dtype)}
@@ -230,7 +230,7 @@ def can_merge(method: Method) -> bool:
     learns = type(readout).learn is not Readout.learn and not readout.learns_from_sums
     moving = drift.estimator if isinstance(drift, Gated) else drift
     return (
-        method.memory is None
+        method.exemplars is None
         and not learns
         and readout.keeps is None
         and (moving is None or type(moving) in _FROM_SUMS)

@@ -28,13 +28,13 @@ class Spectrum:
         real = values > _SMALLEST * values[-1:].clamp(min=0)
         return Spectrum(values[real], vectors[:, real], len(matrix))
 
-    def regulariser(self, ridge: float) -> float:
+    def regularizer(self, ridge: float) -> float:
         """Return lambda = ridge * trace / D: a ridge relative to the mean eigenvalue, so no unit enters."""
         return ridge * float(self.values.sum()) / max(1, self.size)  # no directions: images that all are the same
 
     def inverse(self, ridge: float) -> torch.Tensor:
         """Return (G + lambda I)^-1 on the range of G and 0 beyond it, (D, D)."""
-        inverse: torch.Tensor = (self.vectors / (self.values + self.regulariser(ridge))) @ self.vectors.T
+        inverse: torch.Tensor = (self.vectors / (self.values + self.regularizer(ridge))) @ self.vectors.T
         return inverse
 
 
@@ -53,9 +53,9 @@ def ridge_solve(inputs: torch.Tensor, outputs: torch.Tensor, ridge: float) -> to
 
 
 def squared_distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return squared Euclidean distances, (K, D), (N, D) -> (K, N), in float64, centred against cancellation."""
-    centre = b.double().mean(dim=0)
-    a, b = a.double() - centre, b.double() - centre
+    """Return squared Euclidean distances, (K, D), (N, D) -> (K, N), in float64, centered against cancellation."""
+    center = b.double().mean(dim=0)
+    a, b = a.double() - center, b.double() - center
     cross = torch.addmm(b.square().sum(dim=1), a, b.T, alpha=-2)
     return cross.add_(a.square().sum(dim=1, keepdim=True)).clamp_(min=0)
 
@@ -64,5 +64,5 @@ def subspace(z: torch.Tensor, pool: Pool = HERE) -> tuple[torch.Tensor, torch.Te
     """Return the mean (D,) and an orthonormal basis (D, r) of the directions in which z, (N, D), varies at all."""
     z = z.double()
     mean = pool.total(z.sum(dim=0)) / pool.images(z)
-    centred = z - mean
-    return mean, Spectrum.of(pool.total(centred.T @ centred)).vectors
+    centered = z - mean
+    return mean, Spectrum.of(pool.total(centered.T @ centered)).vectors

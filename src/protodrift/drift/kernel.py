@@ -65,7 +65,7 @@ class DriftSums:
             whole.add(z_old, z_new)
         moved, diagnostics = whole.finish()
 
-    Pieces that are added elsewhere need the same prototypes and sigma. Log-weights are relative to a centre that
+    Pieces that are added elsewhere need the same prototypes and sigma. Log-weights are relative to a center that
     cancels in every quotient but must be shared: the mean of the prototypes, which all pieces know beforehand.
 
     Args:
@@ -88,7 +88,7 @@ class DriftSums:
         self.sigma = sigma
         self.dtype = dtype
         self._mu = prototypes.to(dtype)
-        self._centre = self._mu.mean(dim=0) if len(prototypes) else self._mu.sum(dim=0)
+        self._center = self._mu.mean(dim=0) if len(prototypes) else self._mu.sum(dim=0)
         count, size = prototypes.shape
         self.sums = KernelSums.empty(count, size, dtype) if sums is None else sums
 
@@ -98,7 +98,7 @@ class DriftSums:
             return self
         check_pairs(z_old, z_new)
         sigma = self.sigma.to(self.dtype) if isinstance(self.sigma, torch.Tensor) else self.sigma
-        part = kernel_sums(self._mu, z_old.to(self.dtype), z_new.to(self.dtype), sigma, centre=self._centre)
+        part = kernel_sums(self._mu, z_old.to(self.dtype), z_new.to(self.dtype), sigma, center=self._center)
         self.sums = self.sums.merge(part)
         return self
 

@@ -25,7 +25,7 @@ def semantic_drift(prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.T
         Delta_c = sum_i w_i delta_i / sum_i w_i                         (Eq. 10)
         w_i     = exp(-||z_i^{t-1} - mu_c^{t-1}||^2 / (2 sigma^2))      (Eq. 11)
 
-    Normalised Gaussian weights are a softmax of -d^2 / (2 sigma^2): finite wherever the squared distances are, where
+    Normalized Gaussian weights are a softmax of -d^2 / (2 sigma^2): finite wherever the squared distances are, where
     the quotient of sums is 0/0. Weights are made block by block and used up, so memory is O((K + N) D), never O(K N).
 
     Args:
@@ -107,13 +107,13 @@ def kernel_sums(
     z_new: torch.Tensor,
     sigma: float | torch.Tensor,
     *,
-    centre: torch.Tensor | None = None,
+    center: torch.Tensor | None = None,
 ) -> KernelSums:
     """Return the sums of Eq. 10 over all images, block by block.
 
     Args:
         sigma: bandwidth: one, or (K,) one a prototype.
-        centre: (D,) subtracted from everything against cancellation; None: the mean of z_old. Sums that are to be
+        center: (D,) subtracted from everything against cancellation; None: the mean of z_old. Sums that are to be
             merged must share it.
     """
     check_pairs(z_old, z_new)
@@ -121,15 +121,15 @@ def kernel_sums(
     if one and not (isinstance(sigma, (int, float)) and math.isfinite(sigma) and sigma > 0):
         raise ValueError(f"sigma must be a finite number greater than 0, got {sigma!r}")
     check_prototypes(prototypes, z_old.shape[1])
-    # ||z - mu||^2 = ||z||^2 - 2 z.mu + ||mu||^2 cancels badly far from the origin, so the cloud is centred first.
-    centre = z_old.mean(dim=0) if centre is None else centre
+    # ||z - mu||^2 = ||z||^2 - 2 z.mu + ||mu||^2 cancels badly far from the origin, so the cloud is centered first.
+    center = z_old.mean(dim=0) if center is None else center
     each = None if one else torch.as_tensor(sigma, dtype=z_old.dtype)[:, None].square()
     sigma = 1.0 if not one else sigma
-    mu = (prototypes - centre) / sigma
+    mu = (prototypes - center) / sigma
     nothing = mu.new_zeros(len(mu))
     result = KernelSums(nothing - torch.inf, nothing, nothing.clone(), torch.zeros_like(mu))
     for old, new in zip(z_old.split(_IMAGES), z_new.split(_IMAGES), strict=True):
-        scaled = (old - centre).div_(sigma)
+        scaled = (old - center).div_(sigma)
         squares, delta = torch.linalg.vector_norm(scaled, dim=1).square_(), new - old  # Eq. 9
         for start in range(0, len(mu), _PROTOTYPES):
             block = slice(start, start + _PROTOTYPES)
@@ -188,12 +188,12 @@ class RelativeSDC(Drift):
 
     Args:
         fraction: of the distance.
-        neighbours: k; None takes the median distance.
+        neighbors: k; None takes the median distance.
     """
 
     fraction: float = 0.3
-    neighbours: int | None = None
-    rules: ClassVar = {"fraction": number(above=0), "neighbours": optional(whole(1))}
+    neighbors: int | None = None
+    rules: ClassVar = {"fraction": number(above=0), "neighbors": optional(whole(1))}
 
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedRelativeSDC:
         """Remember how the current images moved."""
@@ -212,14 +212,14 @@ class FittedRelativeSDC(FittedDrift):
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return mu + Delta (Eq. 13), `effective_samples`, and the `sigma` of each prototype."""
         check_prototypes(prototypes, self.z_old.shape[1])
-        sigma = relative_bandwidth(prototypes, self.z_old, self.config.fraction, self.config.neighbours)
+        sigma = relative_bandwidth(prototypes, self.z_old, self.config.fraction, self.config.neighbors)
         sums = kernel_sums(prototypes, self.z_old, self.z_new, sigma)
         values = {"effective_samples": sums.effective_samples, "sigma": sigma.to(prototypes.dtype)}
         return prototypes + sums.drift, values
 
 
 def relative_bandwidth(
-    prototypes: torch.Tensor, z_old: torch.Tensor, fraction: float, neighbours: int | None, pool: Pool = HERE
+    prototypes: torch.Tensor, z_old: torch.Tensor, fraction: float, neighbors: int | None, pool: Pool = HERE
 ) -> torch.Tensor:
     """Return sigma_c, (K,), in float64: see `RelativeSDC`. Coinciding points get the smallest positive bandwidth."""
     count = pool.images(z_old)
@@ -227,9 +227,9 @@ def relative_bandwidth(
     distances = squared_distances(prototypes, z_old).sqrt() if len(z_old) else empty
     if not len(prototypes) or not count:
         scale = torch.ones(len(prototypes), dtype=torch.float64)
-    elif neighbours is None:
+    elif neighbors is None:
         # The lower median of all distances.
         scale = pool.smallest(distances.reshape(1, -1), (len(prototypes) * count + 1) // 2).expand(len(prototypes))
     else:
-        scale = pool.smallest(distances, min(neighbours, count))
+        scale = pool.smallest(distances, min(neighbors, count))
     return (fraction * scale).clamp(min=1e-12)

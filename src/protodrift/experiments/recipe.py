@@ -21,15 +21,15 @@ from .stages import Network, Tree
 from .store import Store
 
 VIEWS = {
-    "plain": "images as they are; colour photos of 32 pixels or more are cropped with padding and mirrored",
+    "plain": "images as they are; color photos of 32 pixels or more are cropped with padding and mirrored",
     "cifar": "4 pixels of black padding at 32 x 32, a random crop back to size, mirrored half of the time",
-    "paper": "256 x 256 stored for 224, a random crop, mirrored; evaluation on the centre crop (Sec. 5)",
-    "centre": "as paper, but the short side is resized and the centre cut out: nothing is squashed",
-    "released": "short side 256 for 224, a random part of random size and shape, mirrored; evaluation on the centre",
+    "paper": "256 x 256 stored for 224, a random crop, mirrored; evaluation on the center crop (Sec. 5)",
+    "center": "as paper, but the short side is resized and the center cut out: nothing is squashed",
+    "released": "short side 256 for 224, a random part of random size and shape, mirrored; evaluation on the center",
 }
 """How training sees images at random. The sizes scale with the recipe's `size`."""
 
-_CROPPED = ("paper", "centre", "released")
+_CROPPED = ("paper", "center", "released")
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class Recipe(Config):
 
     @property
     def fit(self) -> str:
-        """How photos become squares: "squash", or "centre": the short side is resized and the centre cut out."""
-        return "squash" if self.view == "paper" else "centre"
+        """How photos become squares: "squash", or "center": the short side is resized and the center cut out."""
+        return "squash" if self.view == "paper" else "center"
 
     @property
     def augment(self) -> Augmentation | str:
@@ -146,14 +146,14 @@ class Recipe(Config):
             "plain": "auto",
             "cifar": CropFlip(pad=max(1, self.size // 8), mode="zeros"),
             "paper": RandomCropFlip(self.size),
-            "centre": RandomCropFlip(self.size),
+            "center": RandomCropFlip(self.size),
             "released": ResizedCropFlip(self.size),
         }
         return views[self.view]
 
     @property
     def seen_network(self) -> Network:
-        """The network with the centre view that belongs to this recipe's random views."""
+        """The network with the center view that belongs to this recipe's random views."""
         return replace(self.network, crop=self.size) if self.view in _CROPPED else self.network
 
     def tree(

@@ -315,7 +315,7 @@ def _run_document(recipe: Recipe, dataset: Dataset, split: str, ranks: int) -> d
 
 
 def _weights(recipe: Recipe, dataset: Dataset) -> dict[str, str] | None:
-    """Return source, hash and licence of the weights that a run starts from; where they lie is this machine's."""
+    """Return source, hash and license of the weights that a run starts from; where they lie is this machine's."""
     network = recipe.network
     facts = describe_weights(backbone_name(network.backbone, dataset.spec, network.crop), network.weights)
     return facts and {key: value for key, value in facts.items() if key != "path"}

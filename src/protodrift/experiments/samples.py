@@ -132,7 +132,7 @@ def take(tree: Tree, name: str, method: Method) -> Picture:
         moved=prototypes[:old],
         true=embeddings.true_means[:old],
         new=prototypes[old:],
-        panels=_panels(tree, method) if prototypes.shape[1] == 2 and method.memory is None else None,
+        panels=_panels(tree, method) if prototypes.shape[1] == 2 and method.exemplars is None else None,
     )
 
 

@@ -68,20 +68,20 @@ class Network(Config):
     Args:
         backbone: a name from `networks.BACKBONES`.
         embedding_dim: size of z; objectives that classify use the backbone's features instead.
-        normalise: L2-normalise z.
+        normalize: L2-normalize z.
         weights: a weight file for the backbone, "imagenet", or another source (`networks.pretrained`); None: none.
-        crop: side of the centre view that prototypes, drift and evaluation use; None: the whole image.
+        crop: side of the center view that prototypes, drift and evaluation use; None: the whole image.
     """
 
     backbone: str = "auto"
     embedding_dim: int | None = 512
-    normalise: bool = True
+    normalize: bool = True
     weights: str | None = None
     crop: int | None = None
     rules: ClassVar = {
         "backbone": text,
         "embedding_dim": optional(whole(1)),
-        "normalise": flag,
+        "normalize": flag,
         "weights": optional(text),
         "crop": optional(whole(1)),
     }
@@ -90,10 +90,10 @@ class Network(Config):
 
 @dataclass(frozen=True)
 class Closed:
-    """What penalties and memory keep after a task."""
+    """What penalties and exemplars keep after a task."""
 
     kept: tuple[Tensors, ...]
-    memory: Examples | None
+    exemplars: Examples | None
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class Tree:
         closed = self._stage(
             "close", self._close_key(method, task), self._close_codec(), lambda: self._close(method, task)
         )
-        return replace(base, kept=closed.kept, memory=closed.memory)
+        return replace(base, kept=closed.kept, exemplars=closed.exemplars)
 
     def embeddings(self, method: Method, task: int) -> Embeddings:
         """Return the embeddings after task t that read-outs and pictures need."""
@@ -476,8 +476,8 @@ class Tree:
         return self._key("root", "" if self.warmup is None else self._warm_key(), self._initial(method))
 
     def _initial(self, method: Method) -> dict[str, Any]:
-        """Return what initial weights, standardisation, and the last bits of everything after them depend on."""
-        options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalise)
+        """Return what initial weights, standardization, and the last bits of everything after them depend on."""
+        options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalize)
         return {
             "network": {**encode(self.network), **options, "weights": self._weights},
             "seed": self.seed,
@@ -496,7 +496,7 @@ class Tree:
         later = {
             "penalty": encode(method.penalties),
             "batch_norm": method.schedule.batch_norm,
-            "memory": encode(method.memory),
+            "exemplars": encode(method.exemplars),
         }
         following = [encode(penalty) for penalty in method.penalties if penalty.follows_path]
         at_first: dict[str, Any] = {"penalty": following} if following else {}
@@ -519,16 +519,16 @@ class Tree:
     @_remembered
     def _close_key(self, method: Method, task: int) -> str:
         trained = self._train_key(method, task)
-        if task == 0 or not (method.penalties or method.memory):
+        if task == 0 or not (method.penalties or method.exemplars):
             return trained  # nothing to measure, nothing to keep
         identity = {
             "task": task,
             "penalty": encode(method.penalties),
-            "memory": encode(method.memory),
+            "exemplars": encode(method.exemplars),
             "before": self._close_key(method, task - 1),
         }
         if method.objective.classifies and any(getattr(p, "fisher", "") == "single" for p in method.penalties):
-            identity["importances"] = "vectorised"  # other last bits than before they were
+            identity["importances"] = "vectorized"  # other last bits than before they were
         return self._key("close", trained, identity)
 
     @_remembered
@@ -537,7 +537,7 @@ class Tree:
         if self.mean_images is not None:
             identity["mean_images"] = self.mean_images
         # What penalties measured after the task has no part in it; what a memory kept has.
-        after = self._train_key(method, task) if method.memory is None else self._close_key(method, task)
+        after = self._train_key(method, task) if method.exemplars is None else self._close_key(method, task)
         return self._key("embed", [after, self._train_key(method, task - 1)], identity)
 
     @_remembered
@@ -550,7 +550,7 @@ class Tree:
     def _training(self, method: Method) -> Training:
         if not method.objective.classifies:
             return self.training
-        return self.classifier_training if method.memory is None else self.exemplar_training
+        return self.classifier_training if method.exemplars is None else self.exemplar_training
 
     def _acting_training(self, method: Method, task: int) -> Training:
         """Return how this task is trained, without the learning rate of other tasks."""
@@ -611,7 +611,7 @@ class Tree:
             if self.warmup is None:
                 return self._untrained(method)
             warm, network = self._warm(self.warmup).network, self._fresh(method, 0)
-            network.standardise.load_state_dict(warm.standardise.state_dict())
+            network.standardize.load_state_dict(warm.standardize.state_dict())
             network.backbone.load_state_dict(warm.backbone.state_dict())
             return Trained(network.to(self.device).eval())
 
@@ -619,7 +619,7 @@ class Tree:
 
     def _untrained(self, method: Method) -> Trained:
         network = self._fresh(method, 0)
-        network.standardise.fit(self._tasks[0].data.images)
+        network.standardize.fit(self._tasks[0].data.images)
         return Trained(network.to(self.device).eval())
 
     def _warm(self, warmup: Warmup) -> Trained:
@@ -650,7 +650,7 @@ class Tree:
         network = build_embedder(
             self.network.backbone,
             self.stream.dataset.spec,
-            **embedding_options(method.objective, self.network.embedding_dim, self.network.normalise),
+            **embedding_options(method.objective, self.network.embedding_dim, self.network.normalize),
             weights=self.network.weights,
             seed=self.seed,
             crop=self.network.crop,
@@ -694,17 +694,17 @@ class Tree:
     def _close_codec(self) -> _Codec:
         def pack(closed: Closed) -> Packed:
             tensors = {f"kept{i}": kept for i, kept in enumerate(closed.kept)}
-            if closed.memory is not None:
-                assert closed.memory.ids is not None  # a stream's examples know their rows
-                tensors["memory"] = {"ids": closed.memory.ids}
+            if closed.exemplars is not None:
+                assert closed.exemplars.ids is not None  # a stream's examples know their rows
+                tensors["exemplars"] = {"ids": closed.exemplars.ids}
             return {"kept": len(closed.kept)}, tensors
 
         def unpack(packed: Packed) -> Closed:
             data, tensors = packed
-            memory = None
-            if "memory" in tensors:
-                memory = self.stream.dataset.train.at(tensors["memory"]["ids"])
-            return Closed(tuple(tensors[f"kept{i}"] for i in range(data["kept"])), memory)
+            exemplars = None
+            if "exemplars" in tensors:
+                exemplars = self.stream.dataset.train.at(tensors["exemplars"]["ids"])
+            return Closed(tuple(tensors[f"kept{i}"] for i in range(data["kept"])), exemplars)
 
         return _Codec(pack, unpack)
 
@@ -731,12 +731,12 @@ class Tree:
             )
         following = any(penalty.follows_path for penalty in method.penalties)
         # Other penalties' states are not needed any more, and the first task may be shared by other methods.
-        return replace(trained, kept=(), memory=None, running=trained.running if following else ())
+        return replace(trained, kept=(), exemplars=None, running=trained.running if following else ())
 
     def _close(self, method: Method, task: int) -> Closed:
         new, before = self._tasks[task - 1].data, self._before(method, task)
         closed = close_task(self._network(method, task), before, new, task=task, method=method, seed=self.seed)
-        return Closed(closed.kept, closed.memory)
+        return Closed(closed.kept, closed.exemplars)
 
     def _embed(self, method: Method, task: int) -> Embeddings:
         trained = self.trained(method, task)
@@ -750,7 +750,7 @@ class Tree:
         z_new = self._z(network, new.images)
         z_old = z_new if old_network is None else self._z(old_network, new.images)
         z_test = self._z(network, *(self._test(t).images for t in (range(1, task + 1) if again else (task,))))
-        kept = z_new[:0] if trained.memory is None else self._z(network, trained.memory.images)
+        kept = z_new[:0] if trained.exemplars is None else self._z(network, trained.exemplars.images)
         past_tasks = range(1, task) if again else ()
         if not current().is_first:
             for past in past_tasks:  # as `_true_means` does: all ranks hold the same stages in memory
@@ -822,7 +822,7 @@ class Tree:
             new=new,
             z_new=embeddings.z_new,
             z_old=embeddings.z_old if moved else None,
-            kept=None if trained.memory is None else (trained.memory, embeddings.z_kept),
+            kept=None if trained.exemplars is None else (trained.exemplars, embeddings.z_kept),
             fitted=fitted,
         )
         z_learn = embeddings.z_new
@@ -903,8 +903,8 @@ class Tree:
         parts = [tensor for kept in trained.kept for tensor in kept.values()] + list(readout.values())
         if method.readout.uses_prototypes:
             parts += [prototypes.means, *prototypes.statistics.values()]
-        if trained.memory is not None:
-            parts.append(trained.memory.images)
+        if trained.exemplars is not None:
+            parts.append(trained.exemplars.images)
         if method.readout.needs_every_network:  # the initial network and one a task, not one
             parts += task * list(trained.network.state_dict().values())
         return sum(part.numel() * part.element_size() for part in parts)

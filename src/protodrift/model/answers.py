@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..common.labels import Label
-from ..learner import IncrementalClassifier, Recognised
+from ..learner import IncrementalClassifier, Recognized
 from ..training.state import LearnedTask, LearnerState
 
 
@@ -19,7 +19,7 @@ def finite(value: float, digits: int = 6) -> float | None:
 
 
 def predictions(
-    names: Sequence[str], found: Recognised, start: int, *, top: int, always_name: bool
+    names: Sequence[str], found: Recognized, start: int, *, top: int, always_name: bool
 ) -> list[dict[str, Any]]:
     """Return one answer an image; row `start` of `found` is the first."""
     result = []

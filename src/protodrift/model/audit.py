@@ -64,7 +64,7 @@ _WHAT = {
     "drift.safetensors": "what the last drift compensation did",
     "readout.safetensors": "what the read-out learned",
     "calibration.safetensors": "distances and temperatures",
-    "memory.safetensors": "IMAGES of old lessons, stored on request",
+    "exemplars.safetensors": "IMAGES of old lessons, stored on request",
     "manifest.json": "configuration, labels, tasks, checksums",
 }
 
@@ -182,9 +182,9 @@ def class_bytes(state: LearnerState) -> dict[Label, int]:
     if report.labels:
         drift = {"b": report.before, "a": report.after, **report.diagnostics}
         moved = tensor_bytes(drift) // len(report.labels)
-    memory = state.trained.memory
-    image = 0 if memory is None else memory.images[0].numel() * memory.images.element_size()
-    stored = [] if memory is None else list(memory.labels)
+    exemplars = state.trained.exemplars
+    image = 0 if exemplars is None else exemplars.images[0].numel() * exemplars.images.element_size()
+    stored = [] if exemplars is None else list(exemplars.labels)
     return {
         label: each + (moved if label in set(report.labels) else 0) + image * stored.count(label)
         for label in state.prototypes.labels

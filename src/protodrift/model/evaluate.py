@@ -1,4 +1,4 @@
-"""How good a model is on labelled photos: accuracy, confusion, calibration, novelty, retrieval; old and new apart."""
+"""How good a model is on labeled photos: accuracy, confusion, calibration, novelty, retrieval; old and new apart."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _plain(value: float) -> float | int | None:
 
 
 def evaluate(clf: IncrementalClassifier, X: Any, y: Sequence[Label]) -> Evaluation:
-    """Measure a classifier on labelled images; labels that it does not know count as never learned.
+    """Measure a classifier on labeled images; labels that it does not know count as never learned.
 
     Args:
         clf: a classifier that has learned.
@@ -177,7 +177,7 @@ def _answers(clf: IncrementalClassifier, X: Any, count: int) -> tuple[np.ndarray
     size = max(1, min(_BATCH, _SCORES_AT_ONCE // max(1, len(clf.classes_))))
     kept: tuple[list[np.ndarray], ...] = ([], [], [], [])
     for start in range(0, count, size):
-        part = clf.recognise(X[start : start + size])
+        part = clf.recognize(X[start : start + size])
         for values, one in zip(
             kept, (part.best, part.probabilities.max(axis=1), part.novelty, part.embeddings), strict=True
         ):

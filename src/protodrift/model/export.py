@@ -88,7 +88,7 @@ def export_onnx(clf: IncrementalClassifier, path: str | Path) -> Exported:
     metadata = {
         "labels": labels,
         "input": {**spec.to_json(), "layout": "N, C, H, W" if spec.is_image else "N, D"},
-        "preprocessing": "RGB uint8, EXIF orientation applied, short side resized (bilinear), centre cropped; nothing "
+        "preprocessing": "RGB uint8, EXIF orientation applied, short side resized (bilinear), center cropped; nothing "
         "else: pixel statistics are inside the graph"
         if spec.is_image
         else "none: statistics are inside the graph",

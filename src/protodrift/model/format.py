@@ -59,7 +59,7 @@ def manifest_of(state: LearnerState, parameters: dict[str, Any]) -> dict[str, An
         "penalties": encode(state.penalties),
         "kept": len(state.trained.kept),
         "drift_labels": list(state.drift.labels),
-        "memory_labels": None if state.trained.memory is None else list(state.trained.memory.labels),
+        "exemplar_labels": None if state.trained.exemplars is None else list(state.trained.exemplars.labels),
         "parameters": {name: encode_param(value) for name, value in parameters.items()},
     }
 
@@ -99,8 +99,8 @@ def tensors_of(state: LearnerState) -> Files:
     }
     for i, kept in enumerate(state.trained.kept):
         result[f"penalty{i}"] = kept
-    if state.trained.memory is not None:
-        result["memory"] = {"images": state.trained.memory.images}
+    if state.trained.exemplars is not None:
+        result["exemplars"] = {"images": state.trained.exemplars.images}
     return result
 
 
@@ -169,12 +169,12 @@ def restored(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
     drift = DriftReport(
         tuple(manifest["drift_labels"]), tensors["drift"]["before"], tensors["drift"]["after"], diagnostics
     )
-    memory = None
-    if manifest["memory_labels"] is not None:
-        memory = Examples(tensors["memory"]["images"], tuple(manifest["memory_labels"]))
+    exemplars = None
+    if manifest["exemplar_labels"] is not None:
+        exemplars = Examples(tensors["exemplars"]["images"], tuple(manifest["exemplar_labels"]))
     kept = tuple(tensors[f"penalty{i}"] for i in range(manifest["kept"]))
     last = manifest["last_task"]
-    trained = Trained(network, labels, kept, memory, tuple(last["history"]), last["note"])
+    trained = Trained(network, labels, kept, exemplars, tuple(last["history"]), last["note"])
     _check_belonging(spec, trained, drift, labels)
     calibration = _calibration(tensors["calibration"], len(labels))
     prototypes = Prototypes(labels, means, counts, tasks, tensors["statistics"])
@@ -193,7 +193,7 @@ def _network(
     clf: IncrementalClassifier, spec: InputSpec, fixed: dict[str, Any], tasks: list[Any], tensors: saving.Tensors
 ) -> Embedder:
     objective = fixed["objective"]
-    options = embedding_options(objective, fixed["embedding_dim"], fixed["normalise"])
+    options = embedding_options(objective, fixed["embedding_dim"], fixed["normalize"])
     network = build_embedder(fixed["backbone"], spec, **options, crop=fixed["crop"], seed=0)
     with seeding.global_seed(0):  # the heads' first weights are drawn, only to be replaced
         for task in tasks:
@@ -273,8 +273,10 @@ def _check_belonging(spec: InputSpec, trained: Trained, drift: DriftReport, labe
         raise ModelFileError("the model is damaged: its drift does not fit its classes.")
     if any(value.shape[:1] != (len(drift.labels),) for value in drift.diagnostics.values()):
         raise ModelFileError("the model is damaged: the diagnostics of its drift do not fit its classes.")
-    memory = trained.memory
-    if memory is not None and (tuple(memory.images.shape[1:]) != spec.shape or not set(memory.labels) <= set(labels)):
+    exemplars = trained.exemplars
+    if exemplars is not None and (
+        tuple(exemplars.images.shape[1:]) != spec.shape or not set(exemplars.labels) <= set(labels)
+    ):
         raise ModelFileError("the model is damaged: the images it keeps are not those of its classes.")
 
 
@@ -295,7 +297,7 @@ def _check_statistics(prototypes: Prototypes) -> None:
 
 _FIELDS = frozenset(
     ("made_with", "input", "fixed", "labels", "tasks", "last_task", "penalties", "kept", "drift_labels")
-) | {"memory_labels", "parameters", "parent"}
+) | {"exemplar_labels", "parameters", "parent"}
 
 
 def _check_nothing_else(state: LearnerState, manifest: dict[str, Any], tensors: Files) -> None:

@@ -190,7 +190,7 @@ def prepare(
     *,
     known: str = "error",
     options: dict[str, Any] | None = None,
-    memory: int | None = None,
+    ram: int | None = None,
     reporter: Reporter = silent,
 ) -> Plan:
     """Read the photos, and choose how to learn from them; nothing is written.
@@ -200,7 +200,7 @@ def prepare(
         found: the photos.
         known: what to do with photos of classes that the model knows: "error", "skip" or "refresh".
         options: what the user wants otherwise than `defaults.choose` would; None values are not wanted otherwise.
-        memory: bytes of decoded photos held in memory; None: a share of what there is.
+        ram: bytes of decoded photos held in memory; None: a share of what there is.
         reporter: shows progress.
 
     Raises:
@@ -232,7 +232,7 @@ def prepare(
     choice = choose(place.classifier, found.classes, wanted, again)
     with reporter.reading("reading photos", len(found.files)) as on_file:
         # In a file without a name, if they do not fit: photos must not outlive the lesson, whatever ends it.
-        photos = read_photos(found, choice.size, on_file, memory=memory, folder=place.path)
+        photos = read_photos(found, choice.size, on_file, ram=ram, folder=place.path)
     counts = dict.fromkeys(sorted_labels(photos.examples.labels), 0)
     for label in photos.examples.labels:
         counts[label] += 1

@@ -49,7 +49,7 @@ def described(name: str) -> dict[str, Any]:
         "features": features,
         "parameters": sum(weight.numel() for weight in module.parameters()),
         "weights": origin.where if origin else None,
-        "licence": origin.licence if origin else None,
+        "license": origin.license if origin else None,
         "resolution": origin.resolution if origin else None,
     }
 
@@ -69,15 +69,15 @@ def backbone_name(backbone: str | nn.Module, spec: InputSpec, crop: int | None =
     return default_backbone(_seen(spec, crop)) if backbone == "auto" else backbone
 
 
-def embedding_options(objective: Objective, embedding_dim: int | None, normalise: bool) -> dict[str, Any]:
+def embedding_options(objective: Objective, embedding_dim: int | None, normalize: bool) -> dict[str, Any]:
     """Return how z is made for an objective.
 
     Metric objectives train an embedding of the wanted size. Objectives that classify do so on the backbone's pooled
     features, and these are z (the paper's FT* takes their means, Sec. 3.2).
     """
     if objective.classifies:
-        return {"embedding_dim": None, "normalise": False}
-    return {"embedding_dim": embedding_dim, "normalise": normalise}
+        return {"embedding_dim": None, "normalize": False}
+    return {"embedding_dim": embedding_dim, "normalize": normalize}
 
 
 def build_embedder(
@@ -85,7 +85,7 @@ def build_embedder(
     spec: InputSpec,
     *,
     embedding_dim: int | None = 512,
-    normalise: bool = True,
+    normalize: bool = True,
     weights: str | Path | None = None,
     seed: int = 0,
     crop: int | None = None,
@@ -96,11 +96,11 @@ def build_embedder(
         backbone: a name from `BACKBONES`, or a module that maps a batch of inputs to (N, features); it is copied.
         spec: what the inputs look like.
         embedding_dim: size of z; None uses the backbone's features as they are.
-        normalise: L2-normalise z.
+        normalize: L2-normalize z.
         weights: a weight file for the backbone, "imagenet", or another source (`networks.pretrained`); None: none.
             Weights with a published preprocessing bring their pixel statistics along.
         seed: of the initial weights.
-        crop: side of the deterministic centre view; None: the whole image.
+        crop: side of the deterministic center view; None: the whole image.
     """
     spec = _seen(spec, crop)
     with seeding.global_seed(seed, "initial weights"):
@@ -120,15 +120,15 @@ def build_embedder(
             file = find_weights(name, weights)
             load_backbone_weights(module, file.path)
             announce(file)
-        network = Embedder(module, features, spec, embedding_dim, normalise, crop)
+        network = Embedder(module, features, spec, embedding_dim, normalize, crop)
         pixels = pixel_statistics(name, weights, spec)
         if pixels is not None:
-            network.standardise.fix(*pixels)
+            network.standardize.fix(*pixels)
     return prepare(network)
 
 
 def _seen(spec: InputSpec, crop: int | None) -> InputSpec:
-    """Return what the backbone sees of inputs: the centre view."""
+    """Return what the backbone sees of inputs: the center view."""
     if crop is None:
         return spec
     if not spec.is_image or crop > min(spec.shape[1:]):

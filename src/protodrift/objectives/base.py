@@ -39,7 +39,7 @@ class Objective(Config):
 
     @property
     def spans_tasks(self) -> bool:
-        """Whether it can train on images of old and new classes together, as a memory gives them."""
+        """Whether it can train on images of old and new classes together, as exemplars need it."""
         return True
 
     def grow(self, network: Embedder, classes: int) -> None:

@@ -94,7 +94,7 @@ def imprinted(context: TaskContext, old_weights: torch.Tensor, classes: int) -> 
     """Return the first weights of new classes, in the direction of mean_i z_i / |z_i|: (classes, D).
 
     Args:
-        context: the task about to begin: the old network, the new images (and those of a memory).
+        context: the task about to begin: the old network, the new images (and those of a exemplars).
         old_weights: (K, D) of the old classes; their average length becomes that of the new ones.
         classes: how many are new: rows K, K + 1, ...
     """

@@ -1,7 +1,7 @@
 """Metric-learning losses, computed by pytorch-metric-learning.
 
-That library normalises embeddings and averages only the non-zero losses unless told otherwise. Here z is used as it is
-(the network normalises, or does not) and the mean goes over all terms, so that Eq. 1 is Eq. 1. Both choices are passed
+That library normalizes embeddings and averages only the non-zero losses unless told otherwise. Here z is used as it is
+(the network normalizes, or does not) and the mean goes over all terms, so that Eq. 1 is Eq. 1. Both choices are passed
 explicitly.
 """
 
@@ -57,7 +57,7 @@ class _Metric(Objective):
         return Held("embeddings", [step.z], [step.z_old])
 
     def output(self, network: Embedder, images: torch.Tensor) -> torch.Tensor:
-        """The embedding before its normalisation: afterwards its length is constant, and MAS would measure zero."""
+        """The embedding before its normalization: afterwards its length is constant, and MAS would measure zero."""
         return network.raw(images)
 
     def single_losses(self, step: Step) -> torch.Tensor:

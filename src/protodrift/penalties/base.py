@@ -103,7 +103,7 @@ class Penalty(Config):
         Args:
             context: the task's images, and the old network.
             kept: what `end_task` kept after the task before; empty before the second task.
-            network: the network about to be trained; it may be reparametrised here if `merge` undoes it.
+            network: the network about to be trained; it may be reparametrized here if `merge` undoes it.
         """
         return kept
 
@@ -112,7 +112,7 @@ class Penalty(Config):
         """Return L_C for this step, a scalar with gradient; the trainer multiplies it by gamma."""
 
     def after_step(self, step: Step, state: Tensors) -> None:
-        """Look at the weights after an optimiser step; path integrals update `state` here."""
+        """Look at the weights after an optimizer step; path integrals update `state` here."""
 
     def merge(self, network: Embedder, state: Tensors) -> None:
         """Undo what `start_task` did to the network, after the last step; nobody else ever sees it."""

@@ -45,7 +45,7 @@ class EWC(Importance):
         if self.fisher == "batch":
             return squared_gradients(context.network, (objective.loss(step) for step in context.steps()))
         if objective.classifies:  # an image's loss is its own: no other image of the batch has a part in it
-            # A module that torch.func cannot vectorise goes the long way.
+            # A module that torch.func cannot vectorize goes the long way.
             with suppress(RuntimeError):
                 return {name: f / IMPORTANCE_BATCH for name, f in mean_squared_gradients(context).items()}
         single = (loss for step in context.steps() for loss in objective.single_losses(step))

@@ -23,7 +23,7 @@ _CHUNK_ELEMENTS = 2**26  # per-image gradients held at once: 256 MB of float32
 class MAS(Importance):
     """Memory aware synapses, Eq. 6: L_MAS = sum_p 1/2 Omega_p (theta_p^t - theta_p^{t-1})^2.
 
-    Omega is measured on the embedding *before* its L2 normalisation: the length of a normalised embedding is constant,
+    Omega is measured on the embedding *before* its L2 normalization: the length of a normalized embedding is constant,
     its gradient zero, and E-MAS would silently be E-FT.
 
     Args:
@@ -51,7 +51,7 @@ class MAS(Importance):
 
 
 def _mean_absolute_gradients(context: TaskContext) -> Tensors:
-    """Return mean_i | d ||F(x_i)||^2 / d theta |, all gradients of a chunk of images in one vectorised call."""
+    """Return mean_i | d ||F(x_i)||^2 / d theta |, all gradients of a chunk of images in one vectorized call."""
     network = context.network
     device = next(network.parameters()).device
     weights = {name: weight.detach() for name, weight in network.named_parameters()}

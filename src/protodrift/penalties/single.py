@@ -23,7 +23,7 @@ def mean_squared_gradients(context: TaskContext) -> Tensors:
     """Return mean_i (d l_i / d theta)^2 over the images of all importance batches, by name, on the CPU.
 
     For objectives in which an image's loss l_i depends on that image alone (those that classify): the gradients of a
-    chunk of images are then one vectorised call. In a loop, each loss would go back through its whole batch.
+    chunk of images are then one vectorized call. In a loop, each loss would go back through its whole batch.
     """
     network, objective = context.network, context.objective
     weights = {name: weight.detach() for name, weight in network.named_parameters()}

@@ -18,7 +18,7 @@ def class_means(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor
     """Return the mean embedding of each class, Eq. 3: mu_c = 1/n_c sum_i [y_i = c] z_i.
 
     Summed in float64, so that the mean of many images does not depend on their order. Embeddings of unit length have a
-    mean inside the unit ball; it is not normalised again.
+    mean inside the unit ball; it is not normalized again.
 
     Args:
         z: (N, D) embeddings.

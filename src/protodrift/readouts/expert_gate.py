@@ -20,7 +20,7 @@ from .base import Readout, Tensors, View
 class ExpertGate(Readout):
     """The image goes to the task whose autoencoder reconstructs it best; that task's own network names the class.
 
-    A gate is undercomplete and has one hidden layer. It sees the initial network's features, standardised by its own
+    A gate is undercomplete and has one hidden layer. It sees the initial network's features, standardized by its own
     task and squashed: x = sigmoid((z - mean_t) / std_t), x' = sigmoid(W' relu(W x + b) + b'), and it is trained on its
     task to make er_t = |x - x'|^2 small. The gate's confidence is p_t = softmax_t(-er_t / temperature).
 

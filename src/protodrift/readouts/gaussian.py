@@ -17,28 +17,28 @@ from .base import Readout, View
 
 @dataclass(frozen=True)
 class Mahalanobis(Readout):
-    """The class of the smallest Mahalanobis distance, with shrunk and normalised covariances (FeCAM, NeurIPS 2023).
+    """The class of the smallest Mahalanobis distance, with shrunk and normalized covariances (FeCAM, NeurIPS 2023).
 
         d_c(z) = (z - mu_c)' S_c^-1 (z - mu_c)
         S_c = Sigma_c + gamma_1 V_1 I + gamma_2 V_2 (1 - I),  V_1, V_2: mean diagonal and off-diagonal entry of Sigma_c
-        S_c <- S_c / sqrt(diag S_c diag S_c')   if `normalise`: correlations, so that classes of all sizes compare
+        S_c <- S_c / sqrt(diag S_c diag S_c')   if `normalize`: correlations, so that classes of all sizes compare
 
     A class without any spread, such as one of a single image, takes the mean covariance of the others.
 
     Args:
         gamma_1, gamma_2: the shrinkage.
-        normalise: correlations in place of covariances, and z and mu_c of unit length.
+        normalize: correlations in place of covariances, and z and mu_c of unit length.
         tukey: z <- sign(z) |z|^tukey before anything is averaged; 1 leaves z (FeCAM: 0.5, for features >= 0).
         covariance: which form of the covariances is kept.
     """
 
     gamma_1: float = 1.0
     gamma_2: float = 1.0
-    normalise: bool = True
+    normalize: bool = True
     tukey: float = 1.0
     covariance: Covariance = Covariance()
     stores: ClassVar[str] = "a prototype and a covariance for every class"
-    rules: ClassVar = {"gamma_1": number(0), "gamma_2": number(0), "normalise": flag, "tukey": number(above=0, high=1)}
+    rules: ClassVar = {"gamma_1": number(0), "gamma_2": number(0), "normalize": flag, "tukey": number(above=0, high=1)}
 
     @property
     def keeps(self) -> Covariance:
@@ -57,7 +57,7 @@ class Mahalanobis(Readout):
     def scores(self, view: View) -> torch.Tensor:
         """Return negative Mahalanobis distances, (N, K), in float64; a class without a prototype gets -inf."""
         z, means = self.space(view.z).double(), view.prototypes.double()
-        if self.normalise:
+        if self.normalize:
             z, means = F.normalize(z, dim=1), F.normalize(means, dim=1)
         parts = [
             -_quadratic(z - mu, self._shrunk(sigma.double())) if bool(torch.isfinite(mu).all()) else _never(z)
@@ -71,7 +71,7 @@ class Mahalanobis(Readout):
         on, off = trace / size, (sigma.sum() - trace) / max(size * (size - 1), 1)
         shrunk = sigma + self.gamma_2 * off
         shrunk.diagonal().add_(self.gamma_1 * on - self.gamma_2 * off)
-        if self.normalise:
+        if self.normalize:
             std = shrunk.diagonal().clamp(min=1e-300).sqrt()
             shrunk = shrunk / std[:, None] / std
         return shrunk
@@ -132,16 +132,16 @@ class RidgeClassifier(Readout):
 
     Args:
         ridge: relative to the mean eigenvalue.
-        normalise: every w_c of unit length, so that no class wins by its size.
+        normalize: every w_c of unit length, so that no class wins by its size.
         covariance: which form is kept. The sum is all that matters, so one "shared" covariance says as much, as long
             as nothing moves.
     """
 
     ridge: float = 1e-2
-    normalise: bool = True
+    normalize: bool = True
     covariance: Covariance = Covariance("shared")
     stores: ClassVar[str] = "a prototype for every class, and covariances"
-    rules: ClassVar = {"ridge": number(above=0), "normalise": flag}
+    rules: ClassVar = {"ridge": number(above=0), "normalize": flag}
 
     @property
     def keeps(self) -> Covariance:
@@ -160,7 +160,7 @@ class RidgeClassifier(Readout):
         gram = within + means.T @ (counts[:, None] * means)
         gram.diagonal().add_(self.ridge * float(gram.trace()) / len(gram))
         weights: torch.Tensor = torch.linalg.solve(gram, (counts[:, None] * means).T)
-        if self.normalise:
+        if self.normalize:
             weights = F.normalize(weights, dim=0)
         return (view.z.double() @ weights).masked_fill(~valid, -torch.inf)
 

@@ -46,13 +46,13 @@ def _nearest(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
     times as fast as whole rows of distances.
     """
     valid = torch.isfinite(prototypes).all(dim=1)
-    centre = prototypes[valid].mean(dim=0) if bool(valid.any()) else torch.zeros_like(prototypes[0])
+    center = prototypes[valid].mean(dim=0) if bool(valid.any()) else torch.zeros_like(prototypes[0])
     best = torch.full((len(z),), -torch.inf, dtype=z.dtype)
     row = torch.zeros(len(z), dtype=torch.long)
-    near = z - centre
+    near = z - center
     for start in range(0, len(prototypes), _BLOCK):
         some = slice(start, start + _BLOCK)
-        mu = torch.where(valid[some, None], prototypes[some] - centre, 0.0)
+        mu = torch.where(valid[some, None], prototypes[some] - center, 0.0)
         half = (mu.square().sum(dim=1) / 2).masked_fill(~valid[some], torch.inf)
         for first in range(0, len(z), _BLOCK):
             here = slice(first, first + _BLOCK)
@@ -67,12 +67,12 @@ def _distances(z: torch.Tensor, prototypes: torch.Tensor) -> Iterator[torch.Tens
     """Yield squared distances chunk by chunk, (n, K) each."""
     valid = torch.isfinite(prototypes).all(dim=1)
     known = torch.where(valid[:, None], prototypes, torch.zeros_like(prototypes))
-    centre = known[valid].mean(dim=0) if bool(valid.any()) else torch.zeros_like(known[0])
-    known = known - centre  # far from the origin the expanded square would cancel
+    center = known[valid].mean(dim=0) if bool(valid.any()) else torch.zeros_like(known[0])
+    known = known - center  # far from the origin the expanded square would cancel
     square = known.square().sum(dim=1)
     missing = ~valid
     for part in z.split(max(1, _CHUNK_ELEMENTS // max(1, len(known)))):
-        near = part - centre
+        near = part - center
         distances = torch.addmm(square, near, known.T, alpha=-2)
         distances.add_(near.square().sum(dim=1, keepdim=True)).clamp_(min=0)
         yield distances.masked_fill_(missing, torch.inf) if bool(missing.any()) else distances
@@ -97,7 +97,7 @@ class NearestClassMean(Readout):
 class NearestExemplarMean(Readout):
     """iCaRL's nearest mean of exemplars: features of unit length, and means that are brought back to unit length.
 
-    With a memory of exemplars the prototypes are the means of the exemplars, computed anew after every task.
+    With exemplars the prototypes are the means of the exemplars, computed anew after every task.
     """
 
     stores: ClassVar[str] = "a prototype for every class"

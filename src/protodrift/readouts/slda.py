@@ -41,8 +41,8 @@ class StreamingLDA(Readout):
         counts = pool.counts(rows)
         present = counts > 0
         rows = (present.cumsum(dim=0) - 1)[rows]
-        centred = z - pool.means(z, rows, counts[present])[rows]
-        scatter, count = pool.total(centred.T @ centred), counts.sum()
+        centered = z - pool.means(z, rows, counts[present])[rows]
+        scatter, count = pool.total(centered.T @ centered), counts.sum()
         if kept:
             scatter, count = kept["scatter"] + scatter, kept["count"] + count
         return {"scatter": scatter, "count": count}
@@ -71,14 +71,14 @@ class StreamingLDA(Readout):
         """
         means = view.prototypes.double()
         factor = torch.linalg.cholesky(self._shrunk(view.kept))  # P = L L', whitened: L^-1 z
-        centre = means.mean(dim=0)
+        center = means.mean(dim=0)
         if len(means) > len(factor):  # the plane is the whole space: any axes give the same distances
             axes = torch.eye(len(factor), dtype=factor.dtype)
         else:
-            between = torch.linalg.solve_triangular(factor, (means - centre).T, upper=False)  # (D, K)
+            between = torch.linalg.solve_triangular(factor, (means - center).T, upper=False)  # (D, K)
             axes = torch.linalg.svd(between, full_matrices=False).U[:, : max(1, len(means) - 1)]
         project = torch.linalg.solve_triangular(factor.T, axes, upper=True)  # (D, C): z -> axes' L^-1 z
-        return (view.z.double() - centre) @ project, (means - centre) @ project
+        return (view.z.double() - center) @ project, (means - center) @ project
 
     def scores(self, view: View) -> torch.Tensor:
         """Return the discriminants, (N, K), in float64; a class without a prototype gets -inf."""

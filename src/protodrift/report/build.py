@@ -204,7 +204,7 @@ def _accuracy(table: Summaries) -> Section:
         _titled(kind, accuracy_curves(part, include=ends), many=len(kinds(table)) > 1)
         for kind, part in kinds(table).items()
     ]
-    text = "How much of everything learned so far is still recognised, as more classes come (Figs. 2, 6, 7 and 10)."
+    text = "How much of everything learned so far is still recognized, as more classes come (Figs. 2, 6, 7 and 10)."
     return Section("Average accuracy after each task, A_k", "".join(charts), text)
 
 
@@ -233,7 +233,7 @@ def kinds(table: Summaries) -> dict[str, dict[str, Summary]]:
     embedding, heads, exemplars = result
     for name, one in table.items():
         method = one.method
-        if method.memory is not None and not isinstance(method.memory, Everything):
+        if method.exemplars is not None and not isinstance(method.exemplars, Everything):
             result[exemplars][name] = one
         else:
             result[heads if method.objective.classifies else embedding][name] = one
@@ -276,7 +276,7 @@ def _distances(table: Summaries, both: Sequence[tuple[Summary, Summary]]) -> Sec
         html += "".join(class_distances(*pair, top=top) for pair in shown)
         left = f" Of {len(both)} trainings the first {PAIRS}." if len(both) > PAIRS else ""
         html += caption(
-            "Each thin line is one class, one colour a task; the bold line is the mean of all old classes. "
+            "Each thin line is one class, one color a task; the bold line is the mean of all old classes. "
             f"Of each pair the first is without, the second with SDC; all panels on one axis (Fig. 5).{left}"
         )
     text = (
@@ -292,7 +292,7 @@ def _confusion(both: Sequence[tuple[Summary, Summary]]) -> Section:
     edge = "" if len(plain.classes) <= NAMED else " At the edge: the numbers of the tasks."
     html = f"<figure>{confusion_matrices(plain, moved)}" + caption(
         f"Rows are true classes, columns what they were taken for{seeds}; lines separate the tasks, "
-        "the stronger the colour, the larger the share of a row. Classes that drifted away from their "
+        "the stronger the color, the larger the share of a row. Classes that drifted away from their "
         f"prototypes are off the diagonal (Fig. 9).{edge}"
     )
     text = "Which classes are taken for which after the last task, without and with SDC (Fig. 9)."

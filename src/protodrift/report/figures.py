@@ -34,7 +34,7 @@ def accuracy_curves(
 ) -> str:
     """Draw a metric in percent against the task, one line a method (Figs. 2, 6, 7, 10), with error bars over seeds.
 
-    Rows of one training share a colour. Solid: its prototypes are compensated; dashed: left where they were; dotted: an
+    Rows of one training share a color. Solid: its prototypes are compensated; dashed: left where they were; dotted: an
     upper bound that sees old images.
 
     Args:
@@ -95,7 +95,7 @@ def _curves(
 
 
 def line_styles(summaries: Summaries) -> dict[str, svg.LineStyle]:
-    """Return a look for each method: one colour a training, the line style tells the drift estimator.
+    """Return a look for each method: one color a training, the line style tells the drift estimator.
 
     Where nothing is compensated there is nothing to tell: all lines but upper bounds are solid.
     """
@@ -104,14 +104,14 @@ def line_styles(summaries: Summaries) -> dict[str, svg.LineStyle]:
     compensated: dict[object, int] = {}
     styles = {}
     for name, one in summaries.items():
-        colour = families.setdefault(one.training, len(families))
+        color = families.setdefault(one.training, len(families))
         if one.is_upper_bound:
-            styles[name] = svg.LineStyle(colour, svg.DOTTED)
+            styles[name] = svg.LineStyle(color, svg.DOTTED)
         elif one.method.drift is None:
-            styles[name] = svg.LineStyle(colour, svg.DASHED, hollow=True) if tells else svg.LineStyle(colour)
+            styles[name] = svg.LineStyle(color, svg.DASHED, hollow=True) if tells else svg.LineStyle(color)
         else:  # a second estimator on the same training takes the styles that are still free
             nth = compensated[one.training] = compensated.get(one.training, -1) + 1
-            styles[name] = svg.LineStyle(colour, svg.SOLID if nth == 0 else svg.DOTTED + nth)
+            styles[name] = svg.LineStyle(color, svg.SOLID if nth == 0 else svg.DOTTED + nth)
     return styles
 
 
@@ -130,7 +130,7 @@ def _explain_lines(summaries: Summaries) -> str:
     styles = "; ".join(text for there, text in told if there)
     styles = f" {styles[0].upper()}{styles[1:]}." if styles else ""
     bars = " Error bars: standard deviation over seeds." if has_seeds(summaries) else ""
-    return f"One colour per training.{styles}{bars} The legend gives the value after the last task."
+    return f"One color per training.{styles}{bars} The legend gives the value after the last task."
 
 
 # -- distance of prototypes to true means (Fig. 5) --------------------------------------------------------------------
@@ -156,7 +156,7 @@ def class_distances(*shown: Summary, top: float | None = None) -> str:
             top=highest,
             y_label="distance to the true mean",
             description=f"{one.name}: distance of each prototype to its true mean; {end}",
-            colours=[t for t, task in enumerate(one.tasks) for _ in task],
+            colors=[t for t, task in enumerate(one.tasks) for _ in task],
         )
         panels.append(panel(f"{one.name}: {end}", drawing))
     return f'<div class="pd-pair">{"".join(panels)}</div>'
@@ -199,10 +199,10 @@ def final_bars(summaries: Summaries, names: Sequence[str], *, said: str = "") ->
             raise InputError(f"there is no method {name!r}. {did_you_mean(name, summaries)}")
     chosen = {name: summaries[name] for name in names}
     spreads = {name: _percent(one.accuracy_matrix) for name, one in chosen.items()}
-    # Two rows of one training have one colour; the one that is not compensated is hollow, as its line is dashed.
+    # Two rows of one training have one color; the one that is not compensated is hollow, as its line is dashed.
     trainings = [one.training for one in chosen.values()]
     styles = {
-        name: (style.colour, style.hollow and trainings.count(chosen[name].training) > 1)
+        name: (style.color, style.hollow and trainings.count(chosen[name].training) > 1)
         for name, style in line_styles(chosen).items()
     }
     drawing = plots.grouped_bars(
@@ -212,15 +212,15 @@ def final_bars(summaries: Summaries, names: Sequence[str], *, said: str = "") ->
         y_label="accuracy at the end, %",
         x_label="task",
         description=f"accuracy on each task after the last one: {', '.join(names)}",
-        colours=styles,
+        colors=styles,
     )
     samples = [
         (
-            svg.marker_sample("square", f"pd-bar{' pd-bar-hollow' if hollow else ''} pd-c{colour % svg.COLOURS}"),
+            svg.marker_sample("square", f"pd-bar{' pd-bar-hollow' if hollow else ''} pd-c{color % svg.COLORS}"),
             name,
             "",
         )
-        for name, (colour, hollow) in styles.items()
+        for name, (color, hollow) in styles.items()
     ]
     text = caption(said) if said else ""
     return f'<figure><div class="pd-chart">{drawing}</div>{svg.legend(samples)}{text}</figure>'

@@ -30,10 +30,10 @@ def _mean_distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _marks(
-    labels: Sequence[Label], means: torch.Tensor, kind: svg.Shape, what: str, *, first: int = 0, labelled: bool = False
+    labels: Sequence[Label], means: torch.Tensor, kind: svg.Shape, what: str, *, first: int = 0, labeled: bool = False
 ) -> list[svg.Mark]:
     return [
-        svg.Mark(at, kind, row, f"class {label}: {what}", str(label) if labelled else "")
+        svg.Mark(at, kind, row, f"class {label}: {what}", str(label) if labeled else "")
         for row, (label, at) in enumerate(zip(labels, _pairs(means), strict=True), first)
         if all(map(math.isfinite, at))
     ]
@@ -56,14 +56,14 @@ def _prototype_marks(
     return [
         *_marks(labels, saved, "circle", "saved prototype, where it was"),
         *_marks(labels, moved, "triangle", "prototype compensated by SDC"),
-        *_marks(labels, true, "star", "true mean", labelled=few),
+        *_marks(labels, true, "star", "true mean", labeled=few),
     ]
 
 
 def _classes(labels: Sequence[Label], first: int, heading: str) -> str:
     if len(labels) > 30:
         return svg.legend([], f"{heading}: {len(labels)} classes")
-    samples = [svg.marker_sample("circle", f"pd-sample pd-c{(first + i) % svg.COLOURS}") for i in range(len(labels))]
+    samples = [svg.marker_sample("circle", f"pd-sample pd-c{(first + i) % svg.COLORS}") for i in range(len(labels))]
     entries = [(sample, svg.shorten(label, 24), "") for sample, label in zip(samples, labels, strict=True)]
     return svg.legend(entries, heading)
 
@@ -104,7 +104,7 @@ def drift_panels(picture: Picture) -> str:
     if data is None:
         raise InputError(
             f"drift_panels draws a 2-D embedding of a method without memory; {picture.method!r} has embeddings of "
-            f"{picture.z_new.shape[1]} dimensions. Use Network(embedding_dim=2, normalise=False)."
+            f"{picture.z_new.shape[1]} dimensions. Use Network(embedding_dim=2, normalize=False)."
         )
     old, new = picture.tasks[0], picture.tasks[1]
     shown = [
@@ -114,7 +114,7 @@ def drift_panels(picture: Picture) -> str:
     ]
     drawn = [point for by_class in shown for points in by_class.values() for point in points]
     bounds = svg.Bounds.around(drawn + _pairs(torch.cat([data.saved, data.moved, data.true])))
-    saved = _marks(old, data.saved, "circle", "saved prototype", labelled=True)
+    saved = _marks(old, data.saved, "circle", "saved prototype", labeled=True)
     final = _prototype_marks(old, data.saved, data.moved, data.true)
     arrows = _arrows(old, data.saved, data.moved)
     before, after = _mean_distance(data.saved, data.true), _mean_distance(data.moved, data.true)
@@ -210,11 +210,11 @@ def _field(picture: Picture, bounds: svg.Bounds | None) -> tuple[str, float | No
 class _Plane:
     """A projection to two dimensions, (N, D) -> (N, 2)."""
 
-    def __init__(self, centre: torch.Tensor, directions: torch.Tensor) -> None:
-        self.centre, self.directions = centre, directions
+    def __init__(self, center: torch.Tensor, directions: torch.Tensor) -> None:
+        self.center, self.directions = center, directions
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        return (z.double() - self.centre) @ self.directions
+        return (z.double() - self.center) @ self.directions
 
 
 def _plane(z: torch.Tensor) -> tuple[_Plane, float | None]:
@@ -225,15 +225,15 @@ def _plane(z: torch.Tensor) -> tuple[_Plane, float | None]:
     dim = z.shape[1]
     if dim == 2:
         return _Plane(torch.zeros(2, dtype=torch.double), torch.eye(2, dtype=torch.double)), None
-    centre = z.double().mean(dim=0)
-    _, lengths, directions = torch.linalg.svd(z.double() - centre, full_matrices=False)
+    center = z.double().mean(dim=0)
+    _, lengths, directions = torch.linalg.svd(z.double() - center, full_matrices=False)
     two = torch.zeros(dim, 2, dtype=torch.double)
     found = directions[:2].T
     # The sign of a direction is arbitrary: the largest entry decides, so that a picture does not flip between machines.
     found = found * found.gather(0, found.abs().argmax(dim=0, keepdim=True)).sign()
     two[:, : found.shape[1]] = found
     variance = lengths.square()
-    return _Plane(centre, two), float(variance[:2].sum() / variance.sum().clamp_min(1e-30))
+    return _Plane(center, two), float(variance[:2].sum() / variance.sum().clamp_min(1e-30))
 
 
 # -- t-SNE (Fig. 1) ---------------------------------------------------------------------------------------------------
@@ -264,11 +264,11 @@ def tsne_map(picture: Picture) -> str:
     names, old, count = picture.classes, len(picture.saved), len(picture.tasks)
     marks = [
         *_prototype_marks(names[:old], saved, moved, true),
-        *_marks(names[old:], new, "diamond", "prototype of the last task", first=old, labelled=len(names) <= 30),
+        *_marks(names[old:], new, "diamond", "prototype of the last task", first=old, labeled=len(names) <= 30),
     ]
     text = (
         f"{picture.method}: t-SNE of a sample of {len(images)} test images after task {count}, embedded together with "
-        "the old prototypes before and after compensation and the true means (Fig. 1). t-SNE keeps neighbourhoods, "
+        "the old prototypes before and after compensation and the true means (Fig. 1). t-SNE keeps neighborhoods, "
         "not distances: look at which cloud a marker sits in, not at the length of an arrow."
     )
     drawing = svg.scatter_panel(

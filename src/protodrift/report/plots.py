@@ -44,7 +44,7 @@ def class_lines(
     top: float,
     y_label: str,
     description: str,
-    colours: Sequence[int],
+    colors: Sequence[int],
 ) -> str:
     """Draw a thin line a class over T tasks, and their mean in bold.
 
@@ -54,7 +54,7 @@ def class_lines(
         top: the end of the axis, which begins at 0; panels that share it can be compared.
         y_label: what the values are.
         description: for readers who cannot see it.
-        colours: the palette index of each class.
+        colors: the palette index of each class.
     """
     height, tasks = 270.0, len(mean)
     ticks = nice_ticks(0.0, top if top > 0 else 1.0, 5)
@@ -65,13 +65,13 @@ def class_lines(
     body += "".join(_label(x(k), height - _BOTTOM + 18, str(k)) for k in range(tasks, 0, -every))
     body += _label((_LEFT + _WIDTH - _RIGHT) / 2, height - 8, "task", css="pd-axis-label")
     css = "pd-class pd-many" if len(values) > 40 else "pd-class"
-    for (name, line), colour in zip(values.items(), colours, strict=True):
+    for (name, line), color in zip(values.items(), colors, strict=True):
         points = [(x(k), y(v)) for k, v in enumerate(line, 1) if math.isfinite(v)]
         last = next((v for v in reversed(line) if math.isfinite(v)), math.nan)
         drawn = f'<polyline class="{css}" points="{" ".join(f"{px:.1f},{py:.1f}" for px, py in points)}"/>'
         title = f"class {name}: {last:.3f} at the end"
         if len(points) > 1:  # a class of the last task has not drifted yet
-            body += f'<g class="pd-c{colour % svg.COLOURS}"><title>{escape(title)}</title>{drawn}</g>'
+            body += f'<g class="pd-c{color % svg.COLORS}"><title>{escape(title)}</title>{drawn}</g>'
     known = [(k, v) for k, v in enumerate(mean, 1) if math.isfinite(v)]
     joined = " ".join(f"{x(k):.1f},{y(v):.1f}" for k, v in known)
     dots = "".join(
@@ -91,14 +91,14 @@ def grouped_bars(
     y_label: str,
     x_label: str,
     description: str,
-    colours: Mapping[str, tuple[int, bool]],
+    colors: Mapping[str, tuple[int, bool]],
 ) -> str:
     """Draw a few bars for each group, in percent, with error bars where a deviation is finite.
 
     Args:
         values, deviations: name -> (G,) in percent.
         groups: G labels.
-        colours: name -> palette index, and whether the bar is hollow.
+        colors: name -> palette index, and whether the bar is hollow.
     """
     wide = max(_WIDTH * 1.6, _LEFT + 30.0 * len(groups))
     height = 300.0
@@ -116,7 +116,7 @@ def grouped_bars(
             left = middle + (i - len(values) / 2) * width + 1
             spread = f" ± {deviation:.1f}" if math.isfinite(deviation) else ""
             title = f"{name}, {x_label} {group}: {value:.1f}{spread} %"
-            colour, hollow = colours[name]
+            color, hollow = colors[name]
             css = "pd-bar pd-bar-hollow" if hollow else "pd-bar"
             tall = max(0.0, y(0) - y(value))
             drawn = (
@@ -124,13 +124,13 @@ def grouped_bars(
             )
             if math.isfinite(deviation) and deviation > 0:
                 drawn += svg.error_bar(left + width / 2 - 1, y(max(0.0, value - deviation)), y(value + deviation))
-            body += f'<g class="pd-c{colour % svg.COLOURS}"><title>{escape(title)}</title>{drawn}</g>'
+            body += f'<g class="pd-c{color % svg.COLORS}"><title>{escape(title)}</title>{drawn}</g>'
     body += _label((_LEFT + wide - _RIGHT) / 2, height - 8, x_label, css="pd-axis-label")
     return _drawing(wide, height, description, "pd-plot pd-wide", body)
 
 
 def heat_map(counts: np.ndarray, classes: Sequence[object], tasks: Sequence[int], *, description: str) -> str:
-    """Draw a confusion matrix, (K, K): the stronger the colour, the larger the share of a true class.
+    """Draw a confusion matrix, (K, K): the stronger the color, the larger the share of a true class.
 
     Only cells that are not empty are drawn: with 200 classes most are.
 
@@ -152,7 +152,7 @@ def heat_map(counts: np.ndarray, classes: Sequence[object], tasks: Sequence[int]
             share = counts[i, j] / totals[i]
             # A single mistake must still be seen.
             shade = max(1, math.ceil(10 * share))
-            title = f"{classes[i]} taken for {classes[j]}" if i != j else f"{classes[i]} recognised"
+            title = f"{classes[i]} taken for {classes[j]}" if i != j else f"{classes[i]} recognized"
             cells.append(
                 f'<rect class="pd-h{shade}" x="{edge + j * cell:.2f}" y="{edge + i * cell:.2f}" '
                 f'width="{cell:.2f}" height="{cell:.2f}">'

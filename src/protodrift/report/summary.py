@@ -109,7 +109,7 @@ Summaries = Mapping[str, Summary]
 
 def is_upper_bound(method: Method) -> bool:
     """Return whether a method looks at old images that a learner of this kind does not have: an oracle, or joint."""
-    return (method.drift is not None and method.drift.evaluation_only) or isinstance(method.memory, Everything)
+    return (method.drift is not None and method.drift.evaluation_only) or isinstance(method.exemplars, Everything)
 
 
 def summaries(documents: Iterable[Document], labels: Sequence[str] | None = None) -> dict[str, Summary]:

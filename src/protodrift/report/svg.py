@@ -1,6 +1,6 @@
 """Small SVG charts: a line chart and a scatter panel. No dependency, no script, no external resource.
 
-Colours, line styles and text sizes are CSS classes of `style.css`, so that one drawing reads well on light and on dark
+Colors, line styles and text sizes are CSS classes of `style.css`, so that one drawing reads well on light and on dark
 paper. A drawing has a `viewBox` and takes the width of its container.
 """
 
@@ -16,8 +16,8 @@ from typing import Literal
 
 Shape = Literal["circle", "square", "triangle", "diamond", "star"]
 
-COLOURS = 10
-"""Colours in the palette of `style.css`, classes `pd-c0` to `pd-c9`; an index beyond them starts again."""
+COLORS = 10
+"""Colors in the palette of `style.css`, classes `pd-c0` to `pd-c9`; an index beyond them starts again."""
 
 DASHES: tuple[str, ...] = ("", "7 4", "1.5 4", "10 3 2 3", "14 4", "10 3 2 3 2 3")
 """Line styles by index: solid, dashed, dotted, dash-dot, long dashes, dash-dot-dot."""
@@ -117,7 +117,7 @@ def _px(value: float) -> str:
 
 
 def shape(kind: Shape, x: float, y: float, radius: float, css: str) -> str:
-    """Return one marker centred on (x, y) in pixels, with the CSS classes `css`."""
+    """Return one marker centered on (x, y) in pixels, with the CSS classes `css`."""
     if kind == "circle":
         return f'<circle class="{css}" cx="{_px(x)}" cy="{_px(y)}" r="{_px(radius)}"/>'
     corners = " ".join(f"{_px(x + dx)},{_px(y + dy)}" for dx, dy in _corners(kind, radius))
@@ -125,7 +125,7 @@ def shape(kind: Shape, x: float, y: float, radius: float, css: str) -> str:
 
 
 def _corners(kind: Shape, radius: float) -> Iterator[Point]:
-    if kind == "star":  # ten corners, every second one near the centre
+    if kind == "star":  # ten corners, every second one near the center
         for i in range(10):
             r = radius * (1.0 if i % 2 == 0 else 0.45)
             yield r * math.sin(i * math.pi / 5), -r * math.cos(i * math.pi / 5)
@@ -160,22 +160,22 @@ def _drawing(width: float, height: float, label: str, css: str, body: str) -> st
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How one line looks. Colour, dashes and markers each tell lines apart without the other two.
+    """How one line looks. Color, dashes and markers each tell lines apart without the other two.
 
     Attributes:
-        colour: index into the palette.
+        color: index into the palette.
         dash: index into `DASHES`.
         hollow: draw the markers hollow.
     """
 
-    colour: int
+    color: int
     dash: int = SOLID
     hollow: bool = False
 
     @property
     def css(self) -> str:
-        """The class that sets the colour."""
-        return f"pd-c{self.colour % COLOURS}"
+        """The class that sets the color."""
+        return f"pd-c{self.color % COLORS}"
 
     def path(self, points: Sequence[Point]) -> str:
         """Return a line through `points`, in pixels."""
@@ -185,7 +185,7 @@ class LineStyle:
 
     def marker(self, x: float, y: float, radius: float = 3.6) -> str:
         """Return the marker of this line at (x, y)."""
-        kind = LINE_MARKERS[self.colour % len(LINE_MARKERS)]
+        kind = LINE_MARKERS[self.color % len(LINE_MARKERS)]
         # Polygons look smaller than a circle of the same radius.
         grown = radius if kind == "circle" else radius * 1.25
         return shape(kind, x, y, grown, "pd-dot pd-hollow" if self.hollow else "pd-dot")
@@ -196,8 +196,8 @@ def _joined(points: Sequence[Point]) -> str:
 
 
 def default_styles(names: Sequence[str]) -> dict[str, LineStyle]:
-    """Return a style for each name: first the colours, then the same colours with the next line style."""
-    return {name: LineStyle(i % COLOURS, i // COLOURS % len(DASHES)) for i, name in enumerate(names)}
+    """Return a style for each name: first the colors, then the same colors with the next line style."""
+    return {name: LineStyle(i % COLORS, i // COLORS % len(DASHES)) for i, name in enumerate(names)}
 
 
 def line_legend(styles: Mapping[str, LineStyle], values: Mapping[str, str]) -> str:
@@ -402,12 +402,12 @@ class Cloud:
 
     Attributes:
         points: N (x, y) in data units.
-        colour: index into the palette.
+        color: index into the palette.
         title: shown when the pointer rests on a point.
     """
 
     points: Sequence[Point]
-    colour: int
+    color: int
     title: str
 
 
@@ -417,7 +417,7 @@ class Mark:
 
     at: Point
     kind: Shape
-    colour: int
+    color: int
     title: str
     label: str = ""
 
@@ -427,12 +427,12 @@ class Arrow:
     """An arrow between two points in data units.
 
     Attributes:
-        thin: a thin solid arrow in its colour, one of many; else a dotted one between two markers.
+        thin: a thin solid arrow in its color, one of many; else a dotted one between two markers.
     """
 
     start: Point
     end: Point
-    colour: int
+    color: int
     title: str
     thin: bool = False
 
@@ -502,7 +502,7 @@ def scatter_panel(
         start, end = ((x(px), y(py)) for px, py in (arrow.start, arrow.end))
         drawn = _arrow(start, end, 4.0) if arrow.thin else _arrow(*_between(start, end))
         kind = "pd-thin" if arrow.thin else "pd-arrow"
-        body += _titled(arrow.title, drawn, f"{kind} pd-c{arrow.colour % COLOURS}")
+        body += _titled(arrow.title, drawn, f"{kind} pd-c{arrow.color % COLORS}")
     for kind in _LAYERS:
         body += "".join(_mark(mark, x, y) for mark in marks if mark.kind == kind)
     body += "".join(_text(x(m.at[0]), y(m.at[1]) - 12, shorten(m.label, 12), "pd-name") for m in marks if m.label)
@@ -530,12 +530,12 @@ def _cloud(cloud: Cloud, x: Scale, y: Scale) -> str:
         for px, py in cloud.points
         if math.isfinite(px) and math.isfinite(py)
     )
-    return _titled(cloud.title, dots, f"pd-cloud pd-c{cloud.colour % COLOURS}")
+    return _titled(cloud.title, dots, f"pd-cloud pd-c{cloud.color % COLORS}")
 
 
 def _mark(mark: Mark, x: Scale, y: Scale) -> str:
     drawn = shape(mark.kind, x(mark.at[0]), y(mark.at[1]), _RADII[mark.kind], f"pd-mark pd-{mark.kind}")
-    return _titled(mark.title, drawn, f"pd-c{mark.colour % COLOURS}")
+    return _titled(mark.title, drawn, f"pd-c{mark.color % COLORS}")
 
 
 def _between(start: Point, end: Point) -> tuple[Point, Point]:

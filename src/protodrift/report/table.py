@@ -141,7 +141,7 @@ def _can_drift(method: Method) -> bool:
     A network that is never trained again (E-Fix) does not drift, with exemplars prototypes are computed anew, and the
     features of a classifying network have a scale of their own.
     """
-    return method.schedule.train == "all" and method.memory is None and not method.objective.classifies
+    return method.schedule.train == "all" and method.exemplars is None and not method.objective.classifies
 
 
 def _best(values: Sequence[float], decimals: int, competes: Sequence[bool], sign: int) -> frozenset[int]:

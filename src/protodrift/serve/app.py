@@ -123,7 +123,7 @@ class _Desk:
 
 def _work(served: Served, kind: str) -> Callable[[np.ndarray], Any]:
     """Return what to do with a batch; equal for requests that may share one: bound methods of one classifier are."""
-    return served.classifier.recognise if kind == "predict" else served.classifier.transform
+    return served.classifier.recognize if kind == "predict" else served.classifier.transform
 
 
 def _add_questions(app: FastAPI, desk: _Desk) -> None:

@@ -83,7 +83,7 @@ def _steps_of(path: Path, current: saving.Current) -> tuple[Step, ...]:
 
 
 def plane(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return centre (D,), directions (D, 2) and share of variance of the plane of most variance of (N, D) points.
+    """Return center (D,), directions (D, 2) and share of variance of the plane of most variance of (N, D) points.
 
     The sign of a direction is arbitrary: its largest entry is made positive, so that a map does not flip.
     """
@@ -91,20 +91,20 @@ def plane(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     dim = z.shape[1]
     if dim == 2:  # shown as it is
         return np.zeros(2), np.eye(2), 1.0
-    centre = z.mean(axis=0) if len(z) else np.zeros(dim)
-    centred = z - centre
+    center = z.mean(axis=0) if len(z) else np.zeros(dim)
+    centered = z - center
     if dim <= len(z):  # the smaller side of the two: a thousand classes with 2,048 numbers each take a second otherwise
-        values, vectors = np.linalg.eigh(centred.T @ centred)
+        values, vectors = np.linalg.eigh(centered.T @ centered)
     else:
-        values, left = np.linalg.eigh(centred @ centred.T)
-        vectors = centred.T @ left
+        values, left = np.linalg.eigh(centered @ centered.T)
+        vectors = centered.T @ left
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=0), 1e-12)
     order = np.argsort(values)[::-1][:2]
     two = np.zeros((dim, 2))
     two[:, : len(order)] = vectors[:, order]
     two = two * np.where(two[np.abs(two).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
     total = values.clip(0).sum()
-    return centre, two, float(values[order].clip(0).sum() / total) if total > 0 else 1.0
+    return center, two, float(values[order].clip(0).sum() / total) if total > 0 else 1.0
 
 
 def drift_map(steps: list[Step], state: LearnerState) -> dict[str, Any]:
@@ -114,11 +114,11 @@ def drift_map(steps: list[Step], state: LearnerState) -> dict[str, Any]:
     """
     labels = state.prototypes.labels
     row_of = {label: row for row, label in enumerate(labels)}
-    centre, directions, share = plane(np.concatenate([step.means.numpy() for step in steps]))
+    center, directions, share = plane(np.concatenate([step.means.numpy() for step in steps]))
     numbers = {number: _numbers(state, number, row_of) for number in range(1, len(state.tasks) + 1)}
     drawn = []
     for step in steps:
-        places = (step.means.numpy().astype(np.float64) - centre) @ directions
+        places = (step.means.numpy().astype(np.float64) - center) @ directions
         x: list[float | None] = [None] * len(labels)
         y: list[float | None] = [None] * len(labels)
         for label, place in zip(step.labels, places, strict=True):

@@ -143,7 +143,7 @@ def class_quantiles(distances: torch.Tensor, rows: torch.Tensor, count: int) -> 
     """Return the LEVELS quantiles of each class's distances, (N,) -> (count, len(LEVELS)).
 
     A class has too few images for a 95 % quantile of its own. So a class gives its scale s_c (its mean distance, drawn
-    towards that of all classes by `PRIOR_IMAGES`), and all classes together the shape: q_c = s_c * quantile(d / s).
+    toward that of all classes by `PRIOR_IMAGES`), and all classes together the shape: q_c = s_c * quantile(d / s).
     Quantiles are those of a conformal prediction: the ceil((n + 1) level)-th smallest of n, at most the largest.
 
     Args:
@@ -184,9 +184,9 @@ def fit_temperature(scores: torch.Tensor, rows: torch.Tensor) -> float:
         return DEFAULT_TEMPERATURE
     loss = _likelihood(gaps, rows)
     # Coarse, then fine around the best. The loss is convex in 1 / T, so it has one valley on every grid.
-    centre, width = math.log(spread), math.log(1e3)
+    center, width = math.log(spread), math.log(1e3)
     for _ in range(3):
-        grid = [math.exp(centre + width * step / 20) for step in range(-20, 21)]
+        grid = [math.exp(center + width * step / 20) for step in range(-20, 21)]
         low, high = 0, len(grid) - 1
         while low < high:
             middle = (low + high) // 2
@@ -194,7 +194,7 @@ def fit_temperature(scores: torch.Tensor, rows: torch.Tensor) -> float:
                 high = middle
             else:
                 low = middle + 1
-        centre, width = math.log(grid[low]), width / 15
+        center, width = math.log(grid[low]), width / 15
     return grid[low]
 
 

@@ -116,13 +116,13 @@ def without(state: LearnerState, label: Label) -> LearnerState:
     # A covariance that all classes share has no row of its own; it keeps the class's share.
     statistics = {name: value if name == "shared" else value[rows] for name, value in old.statistics.items()}
     prototypes = Prototypes(kept, old.means[rows], old.counts[rows], old.tasks[rows], statistics)
-    memory = state.trained.memory
-    if memory is not None:
-        memory = memory.of_classes([other for other in memory.labels if other != label])
-        memory = memory if len(memory) else None
+    exemplars = state.trained.exemplars
+    if exemplars is not None:
+        exemplars = exemplars.of_classes([other for other in exemplars.labels if other != label])
+        exemplars = exemplars if len(exemplars) else None
     return replace(
         state,
-        trained=replace(state.trained, classes=kept, memory=memory),
+        trained=replace(state.trained, classes=kept, exemplars=exemplars),
         prototypes=prototypes,
         tasks=tuple(_task_without(task, label) for task in state.tasks),
         drift=_report_without(state.drift, label),
@@ -138,13 +138,13 @@ def unknown_class(label: Label, labels: tuple[Label, ...]) -> InputError:
 def trained_with(state: LearnerState, label: Label) -> bool:
     """Return whether the network was trained in a lesson that had images of a class: its own, or one that refreshed it.
 
-    A memory brings images of its classes into all later lessons.
+    Exemplars bring images of their classes into all later lessons.
     """
     seen = False
     for task in state.tasks:
         here = label in task.classes or any(label == other for other, _ in task.refreshed)
         seen = seen or here
-        if task.history and (here or (seen and state.trained.memory is not None)):
+        if task.history and (here or (seen and state.trained.exemplars is not None)):
             return True
     return False
 

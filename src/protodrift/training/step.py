@@ -29,7 +29,7 @@ class Step:
         share: where the batch lies on several ranks. `images` are then this rank's own; `rows`, `z` and `logits` are of
             the whole batch, and so are maps and features where a penalty says `needs_maps`.
         autocast: the type in which both backbones compute, such as torch.bfloat16; None: that of their weights. What
-            comes out of them, and all that is made of it (head, normalisation, logits), has the type of the weights.
+            comes out of them, and all that is made of it (head, normalization, logits), has the type of the weights.
         known_z_old: gives z^{t-1} of this batch where it is known already (`KnownAnswers`); None: it is computed.
     """
 
@@ -106,7 +106,7 @@ class Step:
 
     @cached_property
     def raw(self) -> torch.Tensor:
-        """Embeddings before normalisation, (N, D)."""
+        """Embeddings before normalization, (N, D)."""
         out: torch.Tensor = self.network.head(self.features)
         return out
 

@@ -94,10 +94,10 @@ def learn(lesson: Lesson, state: LearnerState | None, spec: InputSpec, examples:
     known = set() if state is None else set(state.prototypes.labels)
     new = examples.of_classes(set(examples.labels) - known)
     again = examples.of_classes(known)
-    if len(again) and lesson.method.memory is not None:
+    if len(again) and lesson.method.exemplars is not None:
         raise InputError(
-            f"{type(lesson.method.memory).__name__} keeps images of known classes, so they cannot be refreshed with "
-            "others. Drop those images, or use a model without a memory."
+            f"{type(lesson.method.exemplars).__name__} keeps images of known classes, so they cannot be refreshed with "
+            "others. Drop those images, or use a model that keeps none."
         )
     if len(again) and not lesson.method.objective.spans_tasks:
         raise InputError(
@@ -174,8 +174,8 @@ class _Work:
         lesson = self.lesson
         if not len(self.new):
             return replace(previous, history=(), note="only known classes: the network stays as it is")
-        # Images of known classes train along like those of a memory, for this task only.
-        seen = replace(previous, memory=self.again) if len(self.again) else previous
+        # Images of known classes train along like kept exemplars, for this task only.
+        seen = replace(previous, exemplars=self.again) if len(self.again) else previous
         trained = train_network(
             seen,
             self.new.at((~held).nonzero().flatten()) if bool(held.any()) else self.new,
@@ -219,7 +219,7 @@ class _Work:
                 return computed, DriftReport((), computed.means[:0], computed.means[:0])
             moved, report = compensate(old, fitted)
             return Prototypes.joined(moved, computed), report
-        memory = trained.memory
+        exemplars = trained.exemplars
         return update_prototypes(
             old,
             method,
@@ -227,7 +227,7 @@ class _Work:
             new=self.new,
             z_new=z_new,
             z_old=z_old,
-            kept=None if memory is None else (memory, embedded(self.world, trained.network, memory.images)),
+            kept=None if exemplars is None else (exemplars, embedded(self.world, trained.network, exemplars.images)),
             fitted=fitted,
         )
 

@@ -51,7 +51,7 @@ class Training(Config):
         optimizer: "adam" (Sec. 5), or "sgd" with Nesterov momentum 0.9; a new one each task.
         rate_schedule: "constant", or "one-cycle": the rate rises from 1/25 to its peak over the first 30 % of a task's
             steps and falls to nearly zero, both as a cosine.
-        precision: "float32", or "bfloat16": the backbones compute in bfloat16 (autocast); weights, optimiser, embedding
+        precision: "float32", or "bfloat16": the backbones compute in bfloat16 (autocast); weights, optimizer, embedding
             head, losses and penalties stay float32, and so do importances and all embeddings that prototypes and drift
             are made of. It pays on GPUs, and on CPUs with instructions for it (AVX512-BF16, AMX); elsewhere it is
             slower.
@@ -149,7 +149,7 @@ class Trained:
         network: F^t, in eval mode; never changed again.
         classes: all classes seen so far, in task order, sorted within a task.
         kept: what each penalty keeps, in the order of the method's penalties.
-        memory: the images kept, or None.
+        exemplars: the images kept, or None.
         history: for each epoch of the last task: mean loss, mean of gamma * L_C.
         note: why the network was not trained in the last task, or "".
         running: the penalties' states at the end of training; `close_task` uses them up.
@@ -158,7 +158,7 @@ class Trained:
     network: Embedder
     classes: tuple[Label, ...] = ()
     kept: tuple[Tensors, ...] = ()
-    memory: Examples | None = None
+    exemplars: Examples | None = None
     history: tuple[dict[str, float], ...] = ()
     note: str = ""
     running: tuple[Tensors, ...] = ()
@@ -192,7 +192,7 @@ def advance(
     seed: int,
     on_progress: OnProgress | None = None,
 ) -> Trained:
-    """Learn task t: train the network, then let penalties and memory take what they keep.
+    """Learn task t: train the network, then let penalties and exemplars take what they keep.
 
     Args:
         previous: what the task before left behind; for the first task just the initial network.
@@ -227,14 +227,14 @@ def train_network(
     on_progress: OnProgress | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Trained:
-    """Train the network on D^t and what memory kept; penalties act from the second task on.
+    """Train the network on D^t and the exemplars kept; penalties act from the second task on.
 
     With a `checkpoint` the last finished epoch is saved, and an interrupted training goes on from there to the same
     result, bit for bit: every epoch draws its randomness from (seed, t, epoch).
     """
     added = sorted_labels(new.labels)
     classes = previous.classes + added
-    examples = new if previous.memory is None else Examples.concatenate([previous.memory, new])
+    examples = new if previous.exemplars is None else Examples.concatenate([previous.exemplars, new])
     rows = examples.rows_of(classes)
     context = TaskContext(previous.network, method.objective, examples.images, rows, task, seed)
     note = "" if method.schedule.trains(task) else f"the schedule trains {method.schedule.train!r} tasks"
@@ -247,7 +247,7 @@ def train_network(
         network = copy.deepcopy(network)
         with seeding.global_seed(seed, "new head", task):
             method.objective.start_task(network, context, len(added))
-    before = Trained(network.eval(), classes, previous.kept, previous.memory, (), note)
+    before = Trained(network.eval(), classes, previous.kept, previous.exemplars, (), note)
     if note or training.epochs == 0:
         return before
     run = _Run(network, previous.network, method, training, augment, seed, task)
@@ -273,8 +273,8 @@ def close_task(trained: Trained, previous: Trained, new: Examples, *, task: int,
         nothing: tuple[Tensors, ...] = ({},) * len(method.penalties)
         verbs = zip(method.penalties, previous.kept or nothing, trained.running or nothing, strict=True)
         kept = tuple(penalty.end_task(context, old, state) for penalty, old, state in verbs)
-    memory = None if method.memory is None else method.memory.keep(previous.memory, new, trained.network)
-    return replace(trained, kept=kept, memory=memory, running=())
+    exemplars = None if method.exemplars is None else method.exemplars.keep(previous.exemplars, new, trained.network)
+    return replace(trained, kept=kept, exemplars=exemplars, running=())
 
 
 _KNOWN_ELEMENTS = 2**28  # of the old network's answers to a task, held at once: 1 GiB
@@ -282,7 +282,7 @@ _OPTIMIZER_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # Adam'
 
 
 class _Run:
-    """One training while it runs: network, optimiser, penalties' states, history."""
+    """One training while it runs: network, optimizer, penalties' states, history."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class _Run:
         self.patience = 1 if next(network.parameters()).device.type == "cpu" else 50
 
     def start(self, context: TaskContext, kept: tuple[Tensors, ...]) -> None:
-        """Let penalties prepare (they may reparametrise the network), then make the optimiser."""
+        """Let penalties prepare (they may reparametrize the network), then make the optimizer."""
         self.states = tuple(
             dict(penalty.start_task(context, old, self.network)) if self._acts(penalty) else {}
             for penalty, old in zip(self.method.penalties, kept or ({},) * len(self.method.penalties), strict=True)
@@ -427,7 +427,7 @@ class _Run:
         return augment.apply(all_images[batch[share.own]], tuple(part[share.own] for part in drawn))
 
     def step(self, step: Step) -> list[torch.Tensor]:
-        """Take one optimiser step on L = L_ML + gamma * L_C (Eq. 7); return L_ML and each penalty's gamma * L_C."""
+        """Take one optimizer step on L = L_ML + gamma * L_C (Eq. 7); return L_ML and each penalty's gamma * L_C."""
         loss = total = self.method.objective.loss(step)
         active = [(p, state) for p, state in zip(self.method.penalties, self.states, strict=True) if self._acts(p)]
         held = [] if self.first else [p.gamma * p.penalty(step, state) for p, state in active]
@@ -471,7 +471,7 @@ class _Run:
             names = [name for name in _OPTIMIZER_STATE if f"{i}.{name}" in tensors["optimizer"]]
             for name in names:
                 value = tensors["optimizer"][f"{i}.{name}"]
-                # In the layout of the weight, as the optimiser made it: it decides which loop runs, and the last bits.
+                # In the layout of the weight, as the optimizer made it: it decides which loop runs, and the last bits.
                 like = value.clone() if name == "step" else torch.empty_like(weight).copy_(value)
                 self.optimizer.state[weight][name] = like.detach()
         self.states = tuple(tensors[f"penalty{i}"] for i in range(len(self.states)))
@@ -520,7 +520,7 @@ def _warn_if_collapsed(network: Embedder, images: torch.Tensor, task: int) -> No
     length = torch.linalg.vector_norm(z, dim=1).mean()
     if spread < 0.02 * length:
         warnings.warn(
-            f"task {task}: the embeddings collapsed (mean distance to their centre {float(spread):.2g} at a length of "
+            f"task {task}: the embeddings collapsed (mean distance to their center {float(spread):.2g} at a length of "
             f"{float(length):.2g}), so classes cannot be told apart. Try mining='random', a larger margin or a smaller "
             "learning rate.",
             CollapseWarning,

@@ -28,17 +28,17 @@ KS = (1, 10)
 
 _HELD_OUT_MOST = 4000  # of each part: Recall@k compares all of them with each other
 _ANCHORS_MOST = 512  # pairs whose residuals say what is left near them; each vector is compared with all of them
-_NEIGHBOURS = 16
+_NEIGHBORS = 16
 _UNIT = 1e-2  # float16 has 3 digits
 
 
 @dataclass(frozen=True)
 class Recalls:
-    """Recall@k of one way to search, against the exact neighbours of the new model.
+    """Recall@k of one way to search, against the exact neighbors of the new model.
 
     Attributes:
-        at: k -> share of the k true neighbours among the first k found.
-        first_at: k -> share of queries whose nearest neighbour is among the first k found.
+        at: k -> share of the k true neighbors among the first k found.
+        first_at: k -> share of queries whose nearest neighbor is among the first k found.
     """
 
     at: dict[int, float]
@@ -46,7 +46,7 @@ class Recalls:
 
     @staticmethod
     def of(found: torch.Tensor, true: torch.Tensor) -> Recalls:
-        """Compare neighbours found with the true ones, (Q, k) each."""
+        """Compare neighbors found with the true ones, (Q, k) each."""
         ks = [k for k in KS if k <= true.shape[1]]
         return Recalls({k: recall(found, true, k) for k in ks}, {k: first_found(found, true, k) for k in ks})
 
@@ -104,7 +104,7 @@ class Uncertainty:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return (n, D_old) -> (n,)."""
-        near = similarity(x, self.anchors, "l2").topk(min(_NEIGHBOURS, len(self.anchors)), dim=1).indices
+        near = similarity(x, self.anchors, "l2").topk(min(_NEIGHBORS, len(self.anchors)), dim=1).indices
         return self.residuals[near].mean(dim=1)
 
 
@@ -217,7 +217,7 @@ def _fit(drift: Drift, old: torch.Tensor, new: torch.Tensor) -> FittedDrift:
 def _applied(fitted: FittedDrift, unit: bool) -> Callable[[torch.Tensor], torch.Tensor]:
     if isinstance(fitted, FittedAffine):
         # One product in float32: leverages in float64 would cost more than the move.
-        weight, bias = fitted.weight.float(), (fitted.target - fitted.centre @ fitted.weight).float()
+        weight, bias = fitted.weight.float(), (fitted.target - fitted.center @ fitted.weight).float()
 
         def move(x: torch.Tensor) -> torch.Tensor:
             return torch.addmm(bias, x, weight)

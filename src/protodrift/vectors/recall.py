@@ -1,4 +1,4 @@
-"""Nearest neighbours, exactly and by blocks, and how many of the right ones a search finds."""
+"""Nearest neighbors, exactly and by blocks, and how many of the right ones a search finds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def similarity(queries: torch.Tensor, vectors: torch.Tensor, metric: str) -> tor
         queries, vectors = (torch.nn.functional.normalize(part, dim=1) for part in (queries, vectors))
     if metric != "l2":
         return queries @ vectors.T
-    centre = vectors.mean(dim=0)  # against cancellation: distances do not change
-    queries, vectors = queries - centre, vectors - centre
+    center = vectors.mean(dim=0)  # against cancellation: distances do not change
+    queries, vectors = queries - center, vectors - center
     squares = queries.square().sum(dim=1, keepdim=True) + vectors.square().sum(dim=1)
     return torch.addmm(squares, queries, vectors.T, alpha=2, beta=-1).clamp_(max=0)
 
@@ -53,7 +53,7 @@ def nearest(
 
 
 def recall(found: torch.Tensor, true: torch.Tensor, k: int) -> float:
-    """Return Recall@k, the share of the k true neighbours that are among the first k found: mean |F_k & T_k| / k.
+    """Return Recall@k, the share of the k true neighbors that are among the first k found: mean |F_k & T_k| / k.
 
     >>> recall(torch.tensor([[1, 2], [3, 4]]), torch.tensor([[2, 9], [5, 6]]), 2)
     0.25
@@ -63,7 +63,7 @@ def recall(found: torch.Tensor, true: torch.Tensor, k: int) -> float:
 
 
 def first_found(found: torch.Tensor, true: torch.Tensor, k: int) -> float:
-    """Return the share of queries whose one nearest neighbour is among the first k found.
+    """Return the share of queries whose one nearest neighbor is among the first k found.
 
     >>> first_found(torch.tensor([[1, 2], [3, 4]]), torch.tensor([[2, 9], [5, 6]]), 2)
     0.5

@@ -10,10 +10,10 @@ import numpy as np
 from PIL import Image
 
 
-def photo(path: Path, colour=(200, 30, 60), size=(12, 8)) -> Path:
-    """Write a photo; its colour tells it from others (JPEG keeps a flat colour within a few levels)."""
+def photo(path: Path, color=(200, 30, 60), size=(12, 8)) -> Path:
+    """Write a photo; its color tells it from others (JPEG keeps a flat color within a few levels)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(path, "JPEG", quality=95)
+    Image.new("RGB", size, color).save(path, "JPEG", quality=95)
     return path
 
 
@@ -80,7 +80,7 @@ def cifar(root: Path, write=python2_pickle, **counts: int) -> Path:
 
 
 def cub(root: Path, classes: int = 3, images: int = 4) -> Path:
-    """The last image of each class is a test image; colours tell class and image."""
+    """The last image of each class is a test image; colors tell class and image."""
     folder = root / "CUB_200_2011"
     names = [f"{c + 1:03d}.Bird_{'zyx'[c]}" for c in range(classes)]
     files, labels, split = [], [], []

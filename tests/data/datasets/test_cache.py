@@ -98,7 +98,7 @@ def test_progress_counts_every_image(tmp_path, birds):
     assert calls[-1] == ("decode cub200", 12, 12)
 
 
-@pytest.mark.parametrize("options", [{"size": 9}, {"fit": "centre"}, {"classes": 2}, {"classes": 2, "seed": 5}])
+@pytest.mark.parametrize("options", [{"size": 9}, {"fit": "center"}, {"classes": 2}, {"classes": 2, "seed": 5}])
 def test_every_choice_has_its_own_entry(load, entries, options):
     load()
     assert load(**options)[1]

@@ -24,7 +24,7 @@ def load(name, data, **options):
     return load_dataset(name, data, check=False, **options)
 
 
-def colours(examples) -> list[list[int]]:
+def colors(examples) -> list[list[int]]:
     return examples.images[:, :, 2, 2].tolist()
 
 
@@ -136,8 +136,8 @@ def test_cub200(tmp_path):
     assert len(dataset.train) == 9
     assert dataset.test.labels == dataset.classes
     expected = [[60 * c, 60 * i, 100] for c in range(3) for i in range(3)]
-    np.testing.assert_allclose(colours(dataset.train), expected, atol=4)
-    np.testing.assert_allclose(colours(dataset.test), [[60 * c, 180, 100] for c in range(3)], atol=4)
+    np.testing.assert_allclose(colors(dataset.train), expected, atol=4)
+    np.testing.assert_allclose(colors(dataset.test), [[60 * c, 180, 100] for c in range(3)], atol=4)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_flowers102_trains_on_the_training_and_validation_parts(tmp_path):
     dataset = load("flowers102", tmp_path, size=8)
     assert dataset.train.labels == (1, 2, 1, 2)
     assert dataset.test.labels == (1, 1, 2, 2)
-    np.testing.assert_allclose([c[0] for c in colours(dataset.train)], [30, 60, 90, 120], atol=4)
+    np.testing.assert_allclose([c[0] for c in colors(dataset.train)], [30, 60, 90, 120], atol=4)
 
 
 def test_flowers102_that_is_damaged_is_named(tmp_path):
@@ -250,7 +250,7 @@ def test_cars196_keeps_the_publishers_order_of_classes(tmp_path, test_in_devkit)
     assert dataset.classes == ("001.Zeta Coupe 2012", "002.Alfa Wagon 2007")
     assert dataset.train.labels == ("001.Zeta Coupe 2012", "002.Alfa Wagon 2007", "001.Zeta Coupe 2012")
     assert dataset.test.labels == ("002.Alfa Wagon 2007", "001.Zeta Coupe 2012")
-    np.testing.assert_allclose([c[1] for c in colours(dataset.train)], [0, 40, 80], atol=4)
+    np.testing.assert_allclose([c[1] for c in colors(dataset.train)], [0, 40, 80], atol=4)
 
 
 def test_caltech101_draws_thirty_training_images_a_class_by_seed(tmp_path):
@@ -333,7 +333,7 @@ def test_tiny_imagenet_reads_the_annotations_of_its_validation_images(tmp_path):
     dataset = load("tiny-imagenet", tmp_path)
     assert dataset.train.images.shape == (6, 3, 64, 64)
     assert dataset.test.labels == ("n00000000", "n00000001")
-    np.testing.assert_allclose([c[0] for c in colours(dataset.test)], [0, 90], atol=4)
+    np.testing.assert_allclose([c[0] for c in colors(dataset.test)], [0, 90], atol=4)
     (folder / "val" / "val_annotations.txt").write_text("../../train/x.JPEG\tn00000000\t0\t0\t1\t1\n")
     with pytest.raises(InputError, match="not a file of val/images"):
         load("tiny-imagenet", tmp_path)
@@ -383,19 +383,19 @@ def test_idx_files_that_are_damaged_are_named(tmp_path):
 # ------------------------------------------------------------------------------------------------------------- options
 
 
-def test_squash_and_centre_are_the_two_fits(tmp_path):
+def test_squash_and_center_are_the_two_fits(tmp_path):
     folder = layouts.cub(tmp_path, classes=1, images=2)
     file = folder / "images" / "001.Bird_z" / "Bird_0.jpg"
     picture = np.zeros((8, 16, 3), np.uint8)
-    picture[:, 4:12] = 255  # the middle half is white: all that "centre" keeps
+    picture[:, 4:12] = 255  # the middle half is white: all that "center" keeps
     from PIL import Image
 
     Image.fromarray(picture).save(file, "PNG")
     squashed = load("cub200", tmp_path, size=8, fit="squash").train.images[0]
-    centred = load("cub200", tmp_path, size=8, fit="centre").train.images[0]
-    assert centred.min() > 100
+    centered = load("cub200", tmp_path, size=8, fit="center").train.images[0]
+    assert centered.min() > 100
     assert squashed[:, :, 0].max() < 100
-    np.testing.assert_array_equal(centred, read_image(file, 8).transpose(2, 0, 1))
+    np.testing.assert_array_equal(centered, read_image(file, 8).transpose(2, 0, 1))
     with pytest.raises(InputError, match="fit='stretch'"):
         load("cub200", tmp_path, fit="stretch")
 
@@ -541,7 +541,7 @@ def test_a_jpeg_that_is_cut_off_is_named_or_left_out(tmp_path, workers):
         dataset = load("cub200", tmp_path, size=8, skip_bad_images=True, workers=workers)
     assert [str(file) in line for file, line in zip((bad, bad_test), dataset.skipped, strict=True)] == [True, True]
     expected = [[60 * c, 60 * i, 100] for c in range(3) for i in range(3) if (c, i) != (1, 1)]
-    np.testing.assert_allclose(colours(dataset.train), expected, atol=4)
+    np.testing.assert_allclose(colors(dataset.train), expected, atol=4)
     assert dataset.test.labels == ("001.Bird_z", "002.Bird_y")
     with pytest.warns(SkippedImagesWarning, match="2 damaged or missing images"):  # from the cache too
         load("cub200", tmp_path, size=8, skip_bad_images=True, workers=workers)

@@ -91,7 +91,7 @@ class NamedDataset(ABC):
         size: side of its images, or what photos are resized to if nothing else is asked for.
         files: what `protodrift data prepare` downloads; empty if the publisher asks for a login or the link is gone.
         page: the publisher's page.
-        terms: licence or terms of use in a few words.
+        terms: license or terms of use in a few words.
         note: what else a check should say.
     """
 

@@ -80,5 +80,5 @@ CIFAR100 = Cifar100(
         ),
     ),
     page="https://www.cs.toronto.edu/~kriz/cifar.html",
-    terms="no licence stated; cite Krizhevsky 2009",
+    terms="no license stated; cite Krizhevsky 2009",
 )

@@ -8,7 +8,7 @@ from ..examples import Dataset
 
 
 def load_digits(test_fraction: float = 0.3, split_seed: int = 0) -> Dataset:
-    """Return the 1,797 handwritten digits (8 x 8 grey, values 0..16 stretched to 0..255) with a seeded test part.
+    """Return the 1,797 handwritten digits (8 x 8 gray, values 0..16 stretched to 0..255) with a seeded test part.
 
     A smoke test, never a headline: a random frozen network does well on it.
 

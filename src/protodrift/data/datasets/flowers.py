@@ -20,8 +20,8 @@ class Flowers102(PhotoDataset):
 
     def scan(self, folder: Path, *, classes: int | None = None, seed: int | None = None) -> Photos:
         """Join `setid.mat` and `imagelabels.mat`."""
-        labelled, split = folder / "imagelabels.mat", folder / "setid.mat"
-        labels = whole_numbers(read_mat(labelled, "labels"), labelled, "labels")
+        labeled, split = folder / "imagelabels.mat", folder / "setid.mat"
+        labels = whole_numbers(read_mat(labeled, "labels"), labeled, "labels")
         ids = {part: whole_numbers(read_mat(split, part), split, part) for part in ("trnid", "valid", "tstid")}
         odd = [i for part in ids.values() for i in part if not 1 <= i <= len(labels)]
         if odd:
@@ -58,5 +58,5 @@ FLOWERS102 = Flowers102(
         ),
     ),
     page="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
-    terms="no licence stated; cite Nilsback & Zisserman 2008",
+    terms="no license stated; cite Nilsback & Zisserman 2008",
 )

@@ -32,7 +32,7 @@ from .counting import require_counts
 from .decode import decode_files, reserve
 from .registry import get_dataset
 
-FITS = ("squash", "centre")
+FITS = ("squash", "center")
 
 
 def load_dataset(
@@ -55,8 +55,8 @@ def load_dataset(
         name: a name from `DATASETS`.
         data: the data directory, or the dataset's own folder; None: $PROTODRIFT_DATA, then the user's cache directory.
         size: images become size x size; None: their own size, or 256 (the paper's) for photos.
-        fit: how photos become square: "squash" resizes both sides (Sec. 5: "all resized to 256 x 256"), "centre"
-            resizes the short side and crops the centre.
+        fit: how photos become square: "squash" resizes both sides (Sec. 5: "all resized to 256 x 256"), "center"
+            resizes the short side and crops the center.
         classes: use only so many classes: the first ones sorted, or by `seed`. None: all (ImageNet-Subset: 100).
         seed: chooses the classes, by numpy's `RandomState(seed).permutation` of the sorted classes, and the training
             images where the publisher names none (Caltech-101). None: the first classes; training images of seed 0.
@@ -76,7 +76,7 @@ def load_dataset(
     """
     dataset = get_dataset(name)
     if fit not in FITS:
-        raise InputError(f"fit={fit!r} is unknown: 'squash' (resize both sides) or 'centre' (crop the centre square).")
+        raise InputError(f"fit={fit!r} is unknown: 'squash' (resize both sides) or 'center' (crop the center square).")
     side = dataset.size if size is None else size
     if isinstance(side, bool) or not isinstance(side, (int, np.integer)) or not 1 <= side <= 4096:
         raise InputError(f"size={size!r} must be a whole number of pixels, 1 to 4096.")

@@ -17,7 +17,7 @@ _FILES = tuple(f"{part}-{kind}" for part in ("train", "t10k") for kind in (_IMAG
 
 
 class Idx(PackedDataset):
-    """70,000 grey images of 28 x 28; the labels are 0 to 9."""
+    """70,000 gray images of 28 x 28; the labels are 0 to 9."""
 
     def lacks(self, folder: Path) -> list[str]:
         """Find each file with or without `.gz`."""

@@ -71,15 +71,15 @@ class AdaGauss(Drift):
         layers[0].normal_(generator=draw).mul_(max(size, 1) ** -0.5)
         for layer in layers:
             layer.requires_grad_(True)
-        optimiser = torch.optim.AdamW(layers, lr=self.learning_rate, weight_decay=self.weight_decay)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs)
+        optimizer = torch.optim.AdamW(layers, lr=self.learning_rate, weight_decay=self.weight_decay)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)
         with torch.enable_grad():
             for _ in range(self.epochs):
                 for part in torch.randperm(len(x), generator=draw).split(self.batch_size):
                     loss = (_adapt(x[part], layers) - y[part]).square().sum(dim=1).mean()
-                    optimiser.zero_grad()
+                    optimizer.zero_grad()
                     loss.backward()
-                    optimiser.step()
+                    optimizer.step()
                 schedule.step()
         return tuple(layer.detach() for layer in layers)
 
@@ -133,8 +133,8 @@ class FittedAdaGauss(FittedDrift):
             spread = Spectrum.of(self.basis.T @ across)
             roots = spread.values.sqrt()
             w = white[:, : len(roots)]
-            centre = into @ ((p - self.mean) @ self.basis) + bias
-            h = F.gelu((centre + w @ (into @ (spread.vectors * roots)).T).float()).double()
+            center = into @ ((p - self.mean) @ self.basis) + bias
+            h = F.gelu((center + w @ (into @ (spread.vectors * roots)).T).float()).double()
             average = h.mean(dim=0)
             linear = w.T @ h.sub_(average) / len(w)
             rest = h.addmm_(w, linear, alpha=-1)
@@ -151,9 +151,9 @@ def _white(noise: torch.Tensor) -> torch.Tensor:
 
     So are their first columns by themselves: a triangular factor mixes a column with earlier ones only.
     """
-    centred = noise - noise.mean(dim=0)
+    centered = noise - noise.mean(dim=0)
     if len(noise) <= noise.shape[1]:
-        return centred
-    factor, _ = torch.linalg.cholesky_ex(centred.T @ centred / len(noise))
-    white: torch.Tensor = torch.linalg.solve_triangular(factor, centred.T, upper=False).T
+        return centered
+    factor, _ = torch.linalg.cholesky_ex(centered.T @ centered / len(noise))
+    white: torch.Tensor = torch.linalg.solve_triangular(factor, centered.T, upper=False).T
     return white

@@ -57,7 +57,7 @@ def adversarial_pairs(
             the networks make of the bent images is measured in float32 in either case.
     """
     images = images.float()
-    step_size *= float(images.var(correction=0)) or 1.0  # networks here take raw pixels and standardise themselves
+    step_size *= float(images.var(correction=0)) or 1.0  # networks here take raw pixels and standardize themselves
     with torch.no_grad():
         seen = torch.cat([network_old(part) for part in images.split(256)])
     z_all, device = seen.cpu(), seen.device

@@ -27,7 +27,7 @@ def _estimators(value: Any) -> str | None:
 class Blend(Drift):
     """p -> p + sum_j w_j (T_j(p) - p): several estimators, w_j >= 0, sum w_j <= 1.
 
-    w minimises sum_c |D_c - sum_j w_j D^_cj|^2 over the current classes, each left out in turn: stacking. What is
+    w minimizes sum_c |D_c - sum_j w_j D^_cj|^2 over the current classes, each left out in turn: stacking. What is
     missing to a sum of 1 is the weight of not moving.
 
     Args:

@@ -106,7 +106,7 @@ def as_groups(z: torch.Tensor, labels: torch.Tensor | None, pool: Pool = HERE) -
 
 
 def clusters(z: torch.Tensor, count: int, rounds: int = 20, pool: Pool = HERE) -> torch.Tensor:
-    """Return a cluster of each row, (N,), none empty: k-means from farthest-first centres; nothing is drawn."""
+    """Return a cluster of each row, (N,), none empty: k-means from farthest-first centers; nothing is drawn."""
     z = z.double()
     images = pool.images(z)
     count = min(count, images)

@@ -1,6 +1,6 @@
 """Drift as a Gaussian process: an affine map plus a local part, with an error bar for every prototype.
 
-Derived in docs/drift.md. Everything is in units of the data: old embeddings are centred and scaled to mean squared
+Derived in docs/drift.md. Everything is in units of the data: old embeddings are centered and scaled to mean squared
 length 1, lengths are shares of their median distance, variances are multiples of the noise.
 """
 
@@ -36,10 +36,10 @@ class Spread:
     @staticmethod
     def within(x: torch.Tensor, groups: torch.Tensor, share: float) -> Spread:
         """Return the pooled within-class covariance of x, (N, D), times `share`."""
-        centred = x.clone()
+        centered = x.clone()
         for group in groups.unique():
-            centred[groups == group] -= x[groups == group].mean(dim=0)
-        values, vectors = torch.linalg.eigh(share * (centred.T @ centred) / len(x))
+            centered[groups == group] -= x[groups == group].mean(dim=0)
+        values, vectors = torch.linalg.eigh(share * (centered.T @ centered) / len(x))
         return Spread(values.clamp(min=0), vectors)
 
     def damping(self, length: float) -> float:
@@ -143,10 +143,10 @@ class GaussianProcess(Drift):
         """Choose the kernel, and condition on the images."""
         check_pairs(z_old, z_new)
         y = z_new.double() - z_old.double()
-        centre, basis = subspace(
+        center, basis = subspace(
             z_old
         )  # all that matters of x lies in few directions: what prototypes have beyond stays
-        x = (z_old.double() - centre) @ basis
+        x = (z_old.double() - center) @ basis
         scale = float(x.square().sum(dim=1).mean().sqrt()) or 1.0
         x = x / scale
         groups = as_groups(z_old, labels)
@@ -166,7 +166,7 @@ class GaussianProcess(Drift):
         if self.calibrate:
             errors, variances = tune.held_out(kernel)
             variance *= float((errors / (variance * variances).clamp(min=1e-300)).mean())
-        return FittedGP(kernel, spread, centre, basis, scale, x[many], weights, inverse, variance)
+        return FittedGP(kernel, spread, center, basis, scale, x[many], weights, inverse, variance)
 
     def _kernels(self, median: float) -> Iterator[Kernel]:
         for linear in _LINEAR if self.linear is None else (self.linear,):
@@ -238,7 +238,7 @@ class FittedGP(FittedDrift):
     Attributes:
         kernel: the chosen one.
         spread: of a class about its mean.
-        centre, basis, scale: x = (z - centre) basis / scale, (r,): the directions that old embeddings span.
+        center, basis, scale: x = (z - center) basis / scale, (r,): the directions that old embeddings span.
         x: (n, r) the images it rests on.
         weights: (n, D) (K + I)^-1 (Z - M).
         inverse: (n, n) (K + I)^-1.
@@ -247,7 +247,7 @@ class FittedGP(FittedDrift):
 
     kernel: Kernel
     spread: Spread
-    centre: torch.Tensor
+    center: torch.Tensor
     basis: torch.Tensor
     scale: float
     x: torch.Tensor
@@ -258,13 +258,13 @@ class FittedGP(FittedDrift):
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the posterior mean, and `uncertainty` (expected distance to the truth), `distance` to the nearest
         image, and `effective_samples`: independent images at p itself that would leave as little doubt."""
-        check_prototypes(prototypes, len(self.centre))
-        centred = (prototypes.double() - self.centre) / self.scale
-        p = centred @ self.basis
+        check_prototypes(prototypes, len(self.center))
+        centered = (prototypes.double() - self.center) / self.scale
+        p = centered @ self.basis
         # Fewer images than dimensions: what a prototype has in directions without any image, nothing is known about.
         beyond = None
         if self.basis.shape[1] < self.basis.shape[0]:
-            beyond = (centred.square().sum(dim=1) - p.square().sum(dim=1)).clamp(min=0)
+            beyond = (centered.square().sum(dim=1) - p.square().sum(dim=1)).clamp(min=0)
         k = self.kernel.cloud(p, self.x, self.spread, beyond)
         prior = self.kernel.cloud_variance(p, self.spread, beyond)
         doubt = (prior - ((k @ self.inverse) * k).sum(dim=1)).clamp(min=1e-12)

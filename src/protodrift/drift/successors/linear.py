@@ -15,18 +15,18 @@ from ..base import Drift, FittedDrift, check_pairs, check_prototypes
 
 @dataclass(frozen=True)
 class FittedAffine(FittedDrift):
-    """x -> (x - centre) A + target, in float64.
+    """x -> (x - center) A + target, in float64.
 
     Attributes:
         weight: (D_old, D_new) A.
-        centre: (D_old,).
-        target: (D_new,) where the centre goes.
-        inverse: (D_old, D_old) of which h = (x - centre)' inverse (x - centre) + floor is the leverage of x.
+        center: (D_old,).
+        target: (D_new,) where the center goes.
+        inverse: (D_old, D_old) of which h = (x - center)' inverse (x - center) + floor is the leverage of x.
         floor: 1/N if the target is a mean of N images, else 0.
     """
 
     weight: torch.Tensor
-    centre: torch.Tensor
+    center: torch.Tensor
     target: torch.Tensor
     inverse: torch.Tensor
     floor: float
@@ -34,7 +34,7 @@ class FittedAffine(FittedDrift):
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the image of each prototype, and the `effective_samples` behind it: 1 / leverage."""
         check_prototypes(prototypes, len(self.weight))
-        x = prototypes.double() - self.centre
+        x = prototypes.double() - self.center
         leverage = torch.einsum("kd,de,ke->k", x, self.inverse, x) + self.floor
         moved = (x @ self.weight + self.target).to(prototypes.dtype)
         return moved, {"effective_samples": leverage.clamp(min=1e-12).reciprocal().to(prototypes.dtype)}
@@ -62,9 +62,9 @@ class MeanShift(Drift):
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
         """Average the drift."""
         check_pairs(z_old, z_new)
-        centre, target = z_old.double().mean(dim=0), z_new.double().mean(dim=0)
-        identity = torch.eye(len(centre), dtype=torch.float64)
-        return FittedAffine(identity, centre, target, 0 * identity, 1 / len(z_old))
+        center, target = z_old.double().mean(dim=0), z_new.double().mean(dim=0)
+        identity = torch.eye(len(center), dtype=torch.float64)
+        return FittedAffine(identity, center, target, 0 * identity, 1 / len(z_old))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Ridge(Drift):
 
     Args:
         ridge: relative to the mean eigenvalue of M'M.
-        intercept: M and Z are centred first, so that a translation is free.
+        intercept: M and Z are centered first, so that a translation is free.
     """
 
     ridge: float = 1e-2
@@ -86,9 +86,9 @@ class Ridge(Drift):
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
         """Solve for A."""
         check_pairs(z_old, z_new, same_size=False)
-        x, y, centre, target = _centred(z_old, z_new, self.intercept)
+        x, y, center, target = _centered(z_old, z_new, self.intercept)
         inverse = Spectrum.of(x.T @ x).inverse(self.ridge)
-        return FittedAffine(inverse @ (x.T @ y), centre, target, inverse, self.intercept / len(x))
+        return FittedAffine(inverse @ (x.T @ y), center, target, inverse, self.intercept / len(x))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class RidgeToIdentity(Drift):
 
     Args:
         ridge: relative to the mean eigenvalue of M'M.
-        intercept: M and Z are centred first, so that a translation is free.
+        intercept: M and Z are centered first, so that a translation is free.
         shrink: "prior" or "blend".
         alpha: of the blend.
     """
@@ -120,7 +120,7 @@ class RidgeToIdentity(Drift):
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
         """Solve for A."""
         check_pairs(z_old, z_new)
-        x, y, centre, target = _centred(z_old, z_new, self.intercept)
+        x, y, center, target = _centered(z_old, z_new, self.intercept)
         inverse = Spectrum.of(x.T @ x).inverse(self.ridge)
         identity = torch.eye(x.shape[1], dtype=x.dtype)
         if self.shrink == "prior":
@@ -128,7 +128,7 @@ class RidgeToIdentity(Drift):
         else:
             w = math.exp(-len(x) / (self.alpha * x.shape[1]))
             weight = torch.lerp(inverse @ (x.T @ y), identity, w)
-        return FittedAffine(weight, centre, target, inverse, self.intercept / len(x))
+        return FittedAffine(weight, center, target, inverse, self.intercept / len(x))
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Procrustes(Drift):
     (M is padded); with D_old > D_new orthonormal columns.
 
     Args:
-        intercept: M and Z are centred first, so that a translation is free.
+        intercept: M and Z are centered first, so that a translation is free.
         scale: also one factor for all directions, s = sum(S) / |M|^2.
     """
 
@@ -150,16 +150,16 @@ class Procrustes(Drift):
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
         """Solve for Q."""
         check_pairs(z_old, z_new, same_size=False)
-        x, y, centre, target = _centred(z_old, z_new, self.intercept)
+        x, y, center, target = _centered(z_old, z_new, self.intercept)
         turn, singular = nearest_rotation(x.T @ y)
         if self.scale:
             turn = turn * float(singular.sum() / x.square().sum().clamp(min=1e-300))
         inverse = Spectrum.of(x.T @ x).inverse(1e-6)
-        return FittedAffine(turn, centre, target, inverse, self.intercept / len(x))
+        return FittedAffine(turn, center, target, inverse, self.intercept / len(x))
 
 
 def nearest_rotation(cross: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return Q with orthonormal rows or columns that maximises trace(Q' cross), and the singular values of cross.
+    """Return Q with orthonormal rows or columns that maximizes trace(Q' cross), and the singular values of cross.
 
     Where cross says nothing (its null spaces), Q is the one nearest to the (rectangular) identity.
     """
@@ -174,10 +174,10 @@ def nearest_rotation(cross: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return turn, singular
 
 
-def _centred(
+def _centered(
     z_old: torch.Tensor, z_new: torch.Tensor, intercept: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return both in float64 about the points that the map takes to each other: their means, or the origin."""
     x, y = z_old.double(), z_new.double()
-    centre, target = x.mean(dim=0) * intercept, y.mean(dim=0) * intercept
-    return x - centre, y - target, centre, target
+    center, target = x.mean(dim=0) * intercept, y.mean(dim=0) * intercept
+    return x - center, y - target, center, target

@@ -31,14 +31,14 @@ class LocalLinear(Drift):
     The constants are the best of nine pairs on the part of `results/drift.md` that was kept for choosing.
 
     Args:
-        fraction, neighbours: the bandwidth, as for `RelativeSDC`.
+        fraction, neighbors: the bandwidth, as for `RelativeSDC`.
         ridge: relative to the mean weighted variance.
     """
 
     fraction: float = 0.3
-    neighbours: int | None = None
+    neighbors: int | None = None
     ridge: float = 0.3
-    rules: ClassVar = {"fraction": number(above=0), "neighbours": optional(whole(1)), "ridge": number(above=0)}
+    rules: ClassVar = {"fraction": number(above=0), "neighbors": optional(whole(1)), "ridge": number(above=0)}
 
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedLocalLinear:
         """Remember how the current images moved, and the directions they span."""
@@ -91,7 +91,7 @@ class FittedLocalLinear(FittedDrift):
     def _around(self, prototypes: torch.Tensor) -> _Around:
         check_prototypes(prototypes, len(self.mean))
         config, pool = self.config, self.pool
-        sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbours, pool)
+        sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbors, pool)
         log_w = torch.zeros(len(prototypes), len(self.z_old), dtype=torch.float64)
         peak = torch.full_like(sigma, -torch.inf)
         if len(self.z_old):

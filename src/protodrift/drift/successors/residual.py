@@ -24,18 +24,18 @@ class AffineKernel(Drift):
 
     Args:
         ridge: of the affine part.
-        fraction, neighbours: the bandwidth of the kernel, as for `RelativeSDC`.
+        fraction, neighbors: the bandwidth of the kernel, as for `RelativeSDC`.
         sigma: an absolute bandwidth instead.
     """
 
     ridge: float = 1e-2
     fraction: float = 0.3
-    neighbours: int | None = None
+    neighbors: int | None = None
     sigma: float | None = None
     rules: ClassVar = {
         "ridge": number(0),
         "fraction": number(above=0),
-        "neighbours": optional(whole(1)),
+        "neighbors": optional(whole(1)),
         "sigma": optional(number(above=0)),
     }
 
@@ -60,7 +60,7 @@ class FittedAffineKernel(FittedDrift):
         config = self.config
         sigma: float | torch.Tensor | None = config.sigma
         if sigma is None:
-            sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbours)
+            sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbors)
         sums = kernel_sums(prototypes, self.z_old, self.residual, sigma)
         return self.affine.transport(prototypes) + sums.drift, {"effective_samples": sums.effective_samples}
 

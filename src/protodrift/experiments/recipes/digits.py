@@ -45,7 +45,7 @@ def methods() -> dict[str, Method]:
         rows[name] = trained
         rows[f"{name}+SDC"] = with_drift(trained, DRIFT)
         rows[f"{name}+oracle"] = with_drift(trained, Oracle())
-    rows["E-Joint"] = replace(base, memory=Everything())
+    rows["E-Joint"] = replace(base, exemplars=Everything())
     return rows
 
 
@@ -57,7 +57,7 @@ def other_methods() -> dict[str, Method]:
     """Return the rows that no embedding is trained for: softmax heads, exemplars, and streaming LDA."""
     rows = {name: METHODS[name] for name in _OTHERS}
     for name in ("iCaRL-CNN", "iCaRL-NME", "Rebalance"):
-        rows[name] = replace(rows[name], memory=EXEMPLARS)
+        rows[name] = replace(rows[name], exemplars=EXEMPLARS)
     return rows
 
 
@@ -79,7 +79,7 @@ def recipe() -> Recipe:
     )
 
 
-# The paper's Figs. 4 and 8: two tasks of five classes in a 2-D embedding that is not normalised, sigma relative to its
+# The paper's Figs. 4 and 8: two tasks of five classes in a 2-D embedding that is not normalized, sigma relative to its
 # scale. Learning rates, margin, gammas and sigma were chosen for a readable picture, not for accuracy: its numbers are
 # no results.
 PICTURE = Method(objective=Triplet(margin=1.0))
@@ -104,6 +104,6 @@ def picture_recipe() -> Recipe:
         data="digits",
         rows=tuple(PICTURES.items()),
         classes=(tuple(range(5)), tuple(range(5, 10))),
-        network=Network(embedding_dim=2, normalise=False),
+        network=Network(embedding_dim=2, normalize=False),
         training=Training(epochs=10, learning_rate=1e-2, later_learning_rate=2e-4),
     )

@@ -127,7 +127,7 @@ def _six(data: str, table: str, about: str, budget: str) -> Recipe:
         tasks=6,
         class_order=CLASS_ORDER,
         size=224 if paper else 96,
-        view="paper" if paper else "centre",
+        view="paper" if paper else "center",
         network=PAPER_NETWORK if paper else CPU_NETWORK,
         training=training,
         classifier_training=training if paper else CPU_CLASSIFIER,

@@ -1,4 +1,4 @@
-"""Small networks: for 8 x 8 to 28 x 28 grey images, and for feature vectors."""
+"""Small networks: for 8 x 8 to 28 x 28 gray images, and for feature vectors."""
 
 from __future__ import annotations
 

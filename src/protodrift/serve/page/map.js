@@ -1,7 +1,7 @@
 "use strict";
-/* The map: a canvas, for a thousand classes with arrows and circles are too many elements. Colours come from style.css. */
+/* The map: a canvas, for a thousand classes with arrows and circles are too many elements. Colors come from style.css. */
 
-const COLOURS = 10;
+const COLORS = 10;
 const LABELS = 60; // names drawn at most; the others show when pointed at
 
 class DriftMap {
@@ -74,7 +74,7 @@ class DriftMap {
   }
 
   /** The nearest class in a direction (dx, dy), seen from the one selected; for the keyboard. */
-  neighbour(dx, dy) {
+  neighbor(dx, dy) {
     const rows = this.#rows();
     if (!rows.length) return null;
     const from = this.selected === null ? null : this.place(this.selected, this.step);
@@ -101,7 +101,7 @@ class DriftMap {
     }
     const low = [xs.reduce((a, b) => Math.min(a, b), Infinity), ys.reduce((a, b) => Math.min(a, b), Infinity)];
     const high = [xs.reduce((a, b) => Math.max(a, b), -Infinity), ys.reduce((a, b) => Math.max(a, b), -Infinity)];
-    this.centre = [(low[0] + high[0]) / 2, (low[1] + high[1]) / 2];
+    this.center = [(low[0] + high[0]) / 2, (low[1] + high[1]) / 2];
     this.span = [Math.max(high[0] - low[0], 1e-6), Math.max(high[1] - low[1], 1e-6)];
   }
 
@@ -114,8 +114,8 @@ class DriftMap {
   #pixel(x, y) {
     const unit = this.unit, { scale } = this.view;
     return [
-      this.view.x + (this.canvas.clientWidth / 2) * scale + (x - this.centre[0]) * unit,
-      this.view.y + (this.canvas.clientHeight / 2) * scale - (y - this.centre[1]) * unit,
+      this.view.x + (this.canvas.clientWidth / 2) * scale + (x - this.center[0]) * unit,
+      this.view.y + (this.canvas.clientHeight / 2) * scale - (y - this.center[1]) * unit,
     ];
   }
 
@@ -128,14 +128,14 @@ class DriftMap {
       canvas.height = Math.round(height * ratio);
     }
     const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
-    this.palette = Array.from({ length: COLOURS }, (_, i) => colour(`--c${i}`));
-    const ink = colour("--ink"), paper = colour("--paper");
+    const color = (name) => style.getPropertyValue(name).trim();
+    this.palette = Array.from({ length: COLORS }, (_, i) => color(`--c${i}`));
+    const ink = color("--ink"), paper = color("--paper");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, height);
     const rows = this.data.classes.map((_, row) => row).filter((row) => this.place(row, this.shown) !== null);
     const many = rows.length > 150, radius = many ? 3 : 5.5;
-    const own = (row) => this.palette[(this.data.learned_in[row] - 1) % COLOURS];
+    const own = (row) => this.palette[(this.data.learned_in[row] - 1) % COLORS];
     for (const row of rows) this.#doubt(pen, row, own(row), many);
     for (const row of rows) this.#arrow(pen, row, own(row), many);
     for (const row of rows) {
@@ -152,13 +152,13 @@ class DriftMap {
   }
 
   /** The circle of radius u around a moved prototype: how far off it may be. */
-  #doubt(pen, row, colour, many) {
+  #doubt(pen, row, color, many) {
     const u = this.data.steps[this.step].uncertainty[row];
     if (u === null || u === undefined || (many && row !== this.selected)) return;
     const [x, y] = this.place(row, this.shown);
     pen.beginPath();
     pen.arc(x, y, u * this.unit, 0, 2 * Math.PI);
-    pen.fillStyle = pen.strokeStyle = colour;
+    pen.fillStyle = pen.strokeStyle = color;
     pen.globalAlpha = 0.16;
     if (row === this.selected) pen.fill(); // many filled circles would hide each other
     pen.globalAlpha = row === this.selected ? 0.9 : 0.35;
@@ -168,7 +168,7 @@ class DriftMap {
   }
 
   /** From where a prototype was after the task before. */
-  #arrow(pen, row, colour, many) {
+  #arrow(pen, row, color, many) {
     if (this.step === 0) return;
     const from = this.place(row, this.step - 1), to = this.place(row, this.shown);
     const before = this.data.steps[this.step - 1].x[row];
@@ -177,7 +177,7 @@ class DriftMap {
     if (length < 2) return;
     const angle = Math.atan2(to[1] - from[1], to[0] - from[0]), head = Math.min(9, length * 0.5);
     pen.globalAlpha = row === this.selected ? 1 : many ? 0.45 : 0.85;
-    pen.strokeStyle = pen.fillStyle = colour;
+    pen.strokeStyle = pen.fillStyle = color;
     pen.lineWidth = row === this.selected ? 2.5 : many ? 0.8 : 1.6;
     pen.beginPath();
     pen.moveTo(from[0], from[1]);

@@ -103,7 +103,7 @@ function fillTasks() {
 
 function fillLegend() {
   const entries = model.tasks.filter((task) => task.classes > 0).map((task) => {
-    const entry = make("li"), dot = make("i", "", `pd-c${(task.task - 1) % COLOURS}`);
+    const entry = make("li"), dot = make("i", "", `pd-c${(task.task - 1) % COLORS}`);
     entry.append(dot, `task ${task.task}`);
     return entry;
   });
@@ -175,7 +175,7 @@ $("map").addEventListener("keydown", (event) => {
     0: () => drawing.fit(),
     Escape: () => drawing.select(null),
   };
-  if (directions[event.key]) drawing.select(drawing.neighbour(...directions[event.key]), true);
+  if (directions[event.key]) drawing.select(drawing.neighbor(...directions[event.key]), true);
   else if (others[event.key]) others[event.key]();
   else return;
   event.preventDefault();
