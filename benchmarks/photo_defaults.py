@@ -61,8 +61,8 @@ def frozen(root: Path, size: int) -> None:
     network = build_embedder(BACKBONE["backbone"], photo_spec(size), embedding_dim=None, weights="pip").eval()
     embedded, z = [embed(network, month.images) for month in months], embed(network, test.images)
     labels = [label for month in months for label in sorted(set(month.labels))]
-    truth = test.rows_of(labels)
-    rows = [month.rows_of(labels) for month in months]
+    truth = test.targets_of(labels)
+    rows = [month.targets_of(labels) for month in months]
     means = class_means(torch.cat(embedded), torch.cat(rows), len(labels))
     right = {"NCM": NearestClassMean().scores(View(z, means))}
     for shrinkage in (1e-4, 1e-3, 1e-2, 0.1, 0.3):

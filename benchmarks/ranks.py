@@ -25,7 +25,7 @@ from protodrift.methods import METHODS
 from protodrift.networks.build import build_embedder
 from protodrift.prototypes.update import compensate
 from protodrift.training import trainer
-from protodrift.training.trainer import Trained, Training, close_task, train_network
+from protodrift.training.trainer import Trained, Training, consolidate, train_network
 
 
 def loopback() -> int:
@@ -92,7 +92,7 @@ def main() -> None:
 
         def close(first: Trained, before: Trained) -> None:
             nonlocal trained
-            trained = close_task(first, before, data, task=1, method=method, seed=0)
+            trained = consolidate(first, before, data, task=1, method=method, seed=0)
 
         previous = trained
         if world.is_first:

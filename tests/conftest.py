@@ -128,7 +128,7 @@ def same_model(a: IncrementalClassifier, b: IncrementalClassifier) -> bool:
     s, t = a.state_, b.state_
     pairs = [
         (s.trained.network.state_dict(), t.trained.network.state_dict()),
-        *zip(s.trained.kept, t.trained.kept, strict=True),
+        *zip(s.trained.penalty_state, t.trained.penalty_state, strict=True),
         ({"m": s.prototypes.means, "c": s.prototypes.counts}, {"m": t.prototypes.means, "c": t.prototypes.counts}),
         ({"b": s.drift.before, "a": s.drift.after}, {"b": t.drift.before, "a": t.drift.after}),
         (s.drift.diagnostics, t.drift.diagnostics),

@@ -62,7 +62,7 @@ def test_every_printed_accuracy_is_the_measured_one(digits):
     assert printed == {name: f"{100 * final(entries):.1f}" for name, entries in digits.items()}
 
 
-def rows_of(name, heading=""):
+def targets_of(name, heading=""):
     """The table of a page in results/, or the one below a heading: method -> cells."""
     text = (RESULTS / f"{name}.md").read_text()
     if heading:
@@ -98,7 +98,7 @@ def birds():
     ],
 )
 def test_a_page_is_what_was_measured(page, heading, data):
-    table = rows_of(page, heading)
+    table = targets_of(page, heading)
     measured: dict[str, list] = {}
     for entry in json.loads((RESULTS / f"{data}.json").read_text())["results"]:
         measured.setdefault(entry["method"], []).append(entry)

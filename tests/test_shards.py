@@ -108,7 +108,7 @@ def test_a_network_embeds_straight_into_shards(tmp_path):
     examples = data.at(torch.arange(300))
     found = embed_to_shards(tmp_path / "s", examples, tuple(range(10)), after, before, at_once=64)
     (piece,) = found.pieces()
-    assert torch.equal(piece.rows, examples.rows_of(tuple(range(10))))
+    assert torch.equal(piece.rows, examples.targets_of(tuple(range(10))))
     torch.testing.assert_close(piece["z_old"], embed(before, examples.images), rtol=0, atol=1e-6)
     torch.testing.assert_close(piece["z_new"], embed(after, examples.images), rtol=0, atol=1e-6)
 

@@ -238,7 +238,7 @@ def _followed(tree: Tree, setting: str, name: str, label: str, method: Method, d
         old, after = tree.prototypes(method, task - 1), tree.prototypes(method, task)
         found, new = tree.embeddings(method, task), tree.stream[task - 1].data
         space = method.readout.space
-        fitted = drift.fit(space(found.z_old), space(found.z_new), new.rows_of(sorted_labels(new.labels)))
+        fitted = drift.fit(space(found.z_old), space(found.z_new), new.targets_of(sorted_labels(new.labels)))
         said = fitted.diagnostics(old.means)
         nothing = torch.full((len(old),), float("nan"))
         steps, gates = said.get("uncertainty", nothing).tolist(), said.get("gate", nothing).tolist()

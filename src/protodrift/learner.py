@@ -444,7 +444,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         state, z = self._learned(), self._embed(X)
         scores = self._scores_of(z)
         distances = distances_to(self.readout.space(z), state.prototypes.means)
-        view = readout_view(z, state.prototypes, state.trained.network, state.readout)
+        view = readout_view(z, state.prototypes, state.trained.network, state.readout_state)
         best = scores.argmax(dim=1)
         novelty = state.calibration.novelty(best, distances, relative_distances(*self.readout.coordinates(view)))
         return Recognized(
@@ -471,7 +471,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _view(self, z: torch.Tensor) -> View:
         state = self._learned()
-        return readout_view(z, state.prototypes, state.trained.network, state.readout)
+        return readout_view(z, state.prototypes, state.trained.network, state.readout_state)
 
     def _embed(self, X: Any) -> torch.Tensor:
         state = self._learned()

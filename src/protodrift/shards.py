@@ -316,7 +316,7 @@ def embed_to_shards(
         at_once: images whose embeddings are held before they are written.
     """
     networks = {"z_new": network_new} if network_old is None else {"z_old": network_old, "z_new": network_new}
-    rows = examples.rows_of(classes)
+    rows = examples.targets_of(classes)
     with ShardWriter(path, network_new.embedding_dim, names=tuple(networks), classes=classes) as writer:
         for start in range(0, len(examples), at_once):
             images = examples.images[start : start + at_once]

@@ -125,7 +125,7 @@ def train(
                 trained = trainer.advance(
                     trained, data, task=task, method=method, training=training, augment=augment, seed=5
                 )
-            for number, kept in enumerate(trained.kept):
+            for number, kept in enumerate(trained.penalty_state):
                 for key, value in kept.items():
                     if not key.startswith(("U1:", "U2:")):
                         found[f"{name}/kept{task}/{number}/{key}"] = value
@@ -166,7 +166,7 @@ def rotations(found: dict[str, torch.Tensor], world: World) -> None:
     spec = InputSpec(tuple(data.images.shape[1:]), "free", 0.0, float(data.images.max()))
     network = build_embedder("convnet", spec, embedding_dim=16, seed=3)
     network.standardize.fit(data.images)
-    context = TaskContext(network.double().eval(), Triplet(), data.images, data.rows_of((0, 1, 2)), 1, 5)
+    context = TaskContext(network.double().eval(), Triplet(), data.images, data.targets_of((0, 1, 2)), 1, 5)
     plain, rewc._axes = rewc._axes, lambda covariance: covariance
     try:
         for name, covariance in rewc.measure_rotations(context).items():
@@ -225,7 +225,7 @@ def lesson(found: dict[str, torch.Tensor], world: World) -> None:
             found[f"lesson/{name}/counts{number}"] = state.prototypes.counts
             found[f"lesson/{name}/quantiles{number}"] = state.calibration.quantiles
             found[f"lesson/{name}/drift{number}"] = clf.drift_.vectors
-            for key, value in (*state.readout.items(), *clf.drift_.diagnostics.items()):
+            for key, value in (*state.readout_state.items(), *clf.drift_.diagnostics.items()):
                 found[f"lesson/{name}/{key}{number}"] = value
     own = IncrementalClassifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), training=Training(epochs=0))
     own.partial_fit(data.images, data.labels)

@@ -35,7 +35,6 @@ def stream():
     return TaskStream(load_digits(), classes=[[3, 8], [1, 7], [0, 6]])
 
 
-
 def make(stream, seed=0):
     return Tree(stream, network=Network(embedding_dim=32), training=FAST, seed=seed)
 

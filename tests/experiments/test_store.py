@@ -35,7 +35,7 @@ ROWS = {
     "E-EWC+SDC": Method(TRIPLET, EWC(gamma=1e3), drift=SDC()),
     "E-Joint": Method(TRIPLET, exemplars=Everything()),
 }
-KINDS = ("root", "train", "close", "embed", "readout")
+KINDS = ("root", "train", "consolidate", "embed", "readout")
 
 
 @pytest.fixture(scope="module")
@@ -548,7 +548,9 @@ def test_that_many_trainings_are_really_computed(grow):
     assert tree.computed["train"] == tree.trainings(rows) == 4 + 1
 
 
-@pytest.mark.parametrize("kinds", [("train",), ("embed",), ("train", "embed"), ("root", "train", "close", "embed")])
+@pytest.mark.parametrize(
+    "kinds", [("train",), ("embed",), ("train", "embed"), ("root", "train", "consolidate", "embed")]
+)
 def test_removed_stages_are_computed_again_only_when_they_are_needed(grow, tmp_path, undisturbed, kinds):
     outcome(grow())
     store = Store(tmp_path / "run")

@@ -99,7 +99,7 @@ def test_label_smoothing_is_the_mixture_with_the_uniform_target(stream):
     objective, smoothing = Softmax(smoothing=0.3), 0.3
     start = tree(stream).trained(METHODS["FT"], 1)
     data = stream[0].data
-    rows = data.rows_of(stream.task_classes[0])[:16]
+    rows = data.targets_of(stream.task_classes[0])[:16]
     step = Step(start.network, data.images[:16], rows, objective=objective, generator=torch.Generator())
     log_p = step.logits[-1].log_softmax(dim=1)
     for i in range(16):
@@ -111,7 +111,7 @@ def test_label_smoothing_is_the_mixture_with_the_uniform_target(stream):
 def test_true_means_from_some_images_add_their_movement_to_the_mean_of_all(stream):
     few, whole = (Tree(stream, training=Training(epochs=1, learning_rate=1e-4), mean_images=n) for n in (7, None))
     method = METHODS["E-FT"]
-    rows = stream[0].data.rows_of(stream.task_classes[0])
+    rows = stream[0].data.targets_of(stream.task_classes[0])
     then, now = few.z_train(method, 1, 1), few.z_train(method, 2, 1)
     true = few.true_means(method, 2)
     for row in range(len(stream.task_classes[0])):

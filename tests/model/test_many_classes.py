@@ -50,7 +50,7 @@ def test_nearest_mean_in_blocks_is_that_of_a_plain_loop(cloud, block, monkeypatc
 def test_predictions_in_parts_are_those_of_all_scores(cloud, readout, elements, monkeypatch):
     z, prototypes = cloud
     kept = readout.learn({}, z, torch.arange(101) % 10, 1, 0)
-    view = View(z, prototypes, kept=kept)
+    view = View(z, prototypes, readout_state=kept)
     whole = readout.scores(view).argmax(dim=1)
     monkeypatch.setattr(readouts.View.parts, "__defaults__", (elements,))
     monkeypatch.setattr(ncm, "_CHUNK_ELEMENTS", elements)
@@ -65,7 +65,7 @@ def test_discriminant_coordinates_are_whitened_distances_in_the_plane_of_the_mea
     z, means = torch.randn(40, 6, generator=g).double(), torch.randn(classes, 6, generator=g).double()
     readout = StreamingLDA(shrinkage=0.01)
     kept = readout.learn({}, z, torch.arange(40) % 4, 1, 0)
-    at, of = readout.coordinates(View(z, means, kept=kept))
+    at, of = readout.coordinates(View(z, means, readout_state=kept))
     sigma = 0.99 * kept["scatter"] / kept["count"] + 0.01 * torch.eye(6, dtype=torch.float64)
     white = torch.linalg.inv(torch.linalg.cholesky(sigma)).T
     plane = torch.linalg.svd((means - means.mean(dim=0)) @ white, full_matrices=False).Vh[: classes - 1]

@@ -63,17 +63,17 @@ def outputs(logits, i):
 
 def test_one_softmax_over_all_classes(two_tasks):
     step, _ = two_tasks(Softmax(over="all"))
-    naive = [-log_softmax(outputs(step.logits, i), int(y)) for i, y in enumerate(step.rows)]
+    naive = [-log_softmax(outputs(step.logits, i), int(y)) for i, y in enumerate(step.targets)]
     torch.testing.assert_close(step.objective.single_losses(step), torch.tensor(naive, dtype=torch.float64))
     assert step.objective.loss(step).item() == pytest.approx(sum(naive) / len(naive), abs=1e-10)
 
 
 def test_a_softmax_a_head_trains_the_newest_head_only(two_tasks):
     whole, _ = two_tasks(Softmax())
-    new = whole.rows >= 2
+    new = whole.targets >= 2
     args = {"objective": whole.objective, "generator": whole.generator}
-    step = Step(whole.network, whole.images[new], whole.rows[new], **args)
-    naive = [-log_softmax(step.logits[1][i].tolist(), int(y) - 2) for i, y in enumerate(step.rows)]
+    step = Step(whole.network, whole.images[new], whole.targets[new], **args)
+    naive = [-log_softmax(step.logits[1][i].tolist(), int(y) - 2) for i, y in enumerate(step.targets)]
     torch.testing.assert_close(step.objective.single_losses(step), torch.tensor(naive, dtype=torch.float64))
     step.objective.loss(step).backward()
     assert all(weight.grad is None for weight in step.network.heads[0].parameters())
@@ -83,9 +83,9 @@ def test_a_softmax_a_head_trains_the_newest_head_only(two_tasks):
 def test_lwf_holds_each_old_heads_softmax_at_a_temperature(two_tasks):
     step, _ = two_tasks(Softmax())
     naive = 0.0
-    for i in range(len(step.rows)):
+    for i in range(len(step.targets)):
         now, old = ([o / 2 for o in logits[0][i].tolist()] for logits in (step.logits, step.logits_old))
-        naive -= sum(math.exp(log_softmax(old, c)) * log_softmax(now, c) for c in range(2)) / len(step.rows)
+        naive -= sum(math.exp(log_softmax(old, c)) * log_softmax(now, c) for c in range(2)) / len(step.targets)
     assert LwF(temperature=2.0).penalty(step, {}).item() == pytest.approx(naive, abs=1e-10)
 
 
@@ -93,14 +93,14 @@ def test_icarl_loss_is_its_papers_sum_over_classes(two_tasks):
     """Algorithm 3: new classes have targets [y = c], old classes have the old network's sigmoids, exemplars too."""
     step, _ = two_tasks(SigmoidHeads())
     naive = 0.0
-    for i, y in enumerate(step.rows.tolist()):
+    for i, y in enumerate(step.targets.tolist()):
         g = [sigmoid(o) for o in outputs(step.logits, i)]
         q = [sigmoid(o) for o in outputs(step.logits_old, i)]
         for c in range(5):
             target = q[c] if c < 2 else float(y == c)
             naive -= target * math.log(g[c]) + (1 - target) * math.log(1 - g[c])
     ours = step.objective.loss(step) + LwF(gamma=1.0).penalty(step, {})
-    assert float(ours) == pytest.approx(naive / len(step.rows), abs=1e-9)
+    assert float(ours) == pytest.approx(naive / len(step.targets), abs=1e-9)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 50])
@@ -145,7 +145,7 @@ def test_cosine_loss_is_the_cross_entropy_of_scaled_cosines_over_all_classes(two
     step, _ = two_tasks(COSINE)
     weights = [w for head in step.network.heads for w in head.weight]
     naive = []
-    for z, y in zip(step.z, step.rows.tolist(), strict=True):
+    for z, y in zip(step.z, step.targets.tolist(), strict=True):
         logits = [7.0 * cosine(z, w) for w in weights]
         naive.append(-logits[y] + math.log(sum(math.exp(o) for o in logits)))
     torch.testing.assert_close(step.objective.single_losses(step), torch.tensor(naive, dtype=torch.float64))
@@ -165,7 +165,7 @@ def test_imprinted_weights_follow_their_formula(two_tasks):
     length = sum(math.sqrt(sum(float(x) ** 2 for x in w)) for w in old) / 2
     for c in range(3):
         mean = torch.zeros(512, dtype=torch.float64)
-        members = [z for z, y in zip(embed(context.network, step.images), step.rows, strict=True) if y == 2 + c]
+        members = [z for z, y in zip(embed(context.network, step.images), step.targets, strict=True) if y == 2 + c]
         for z in members:
             mean += z / math.sqrt(sum(float(x) ** 2 for x in z)) / len(members)
         naive = mean / math.sqrt(sum(float(x) ** 2 for x in mean)) * length

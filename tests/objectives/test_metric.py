@@ -14,7 +14,7 @@ from protodrift.objectives.metric import valid_triplets
 
 class FixedEmbeddings:
     def __init__(self, z, rows):
-        self.z, self.rows, self.generator = z, rows, torch.Generator().manual_seed(0)
+        self.z, self.targets, self.generator = z, rows, torch.Generator().manual_seed(0)
 
 
 @pytest.fixture

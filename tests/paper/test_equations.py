@@ -26,7 +26,7 @@ class FixedEmbeddings:
     """A `Step` whose embeddings are given: objectives see nothing else of a network."""
 
     def __init__(self, z, rows, z_old=None):
-        self.z, self.rows, self.z_old = z, rows, z_old
+        self.z, self.targets, self.z_old = z, rows, z_old
         self.objective = Triplet()
         self.generator = torch.Generator().manual_seed(0)
 
@@ -137,7 +137,7 @@ def moved_copy(digits_pair):
 def test_eq5_eq6_quadratic_penalty(digits_pair, penalty):
     """L = sum_p 1/2 I_p (theta_p - theta_p^{t-1})^2, and its gradient I (theta - theta^{t-1})."""
     old = small_network(digits_pair)
-    rows = digits_pair.train.rows_of(digits_pair.classes)
+    rows = digits_pair.train.targets_of(digits_pair.classes)
     context = TaskContext(old, Triplet(margin=0.5), digits_pair.train.images, rows, 1, 0)
     kept = penalty.end_task(context, {}, {})
     network = moved_copy(digits_pair)
@@ -153,13 +153,13 @@ def test_eq5_eq6_quadratic_penalty(digits_pair, penalty):
 
 def test_eq5_fisher_is_the_mean_squared_gradient_of_batch_losses(digits_pair):
     network = small_network(digits_pair)
-    rows = digits_pair.train.rows_of(digits_pair.classes)
+    rows = digits_pair.train.targets_of(digits_pair.classes)
     objective = Triplet(margin=0.5, mining="all")
     context = TaskContext(network, objective, digits_pair.train.images, rows, 1, 0)
     fisher = EWC().importance(context)
     squares, batches = dict.fromkeys(fisher, 0.0), 0
     for step in context.steps():
-        assert len(step.rows) <= 32  # gamma 1e7 belongs to mini-batches of 32
+        assert len(step.targets) <= 32  # gamma 1e7 belongs to mini-batches of 32
         network.zero_grad()
         objective.loss(step).backward()
         batches += 1
@@ -178,12 +178,12 @@ def test_eq5_fisher_of_anchors_is_the_mean_over_anchors_divided_by_the_batch_siz
     squares, anchors = 0.0, 0
     for step in context.steps():
         d = torch.cdist(step.z, step.z)
-        for a in range(len(step.rows)):
+        for a in range(len(step.targets)):
             terms = [
                 torch.relu(d[a, p] - d[a, n] + 0.5)
-                for p in range(len(step.rows))
-                for n in range(len(step.rows))
-                if p != a and step.rows[p] == step.rows[a] and step.rows[n] != step.rows[a]
+                for p in range(len(step.targets))
+                for n in range(len(step.targets))
+                if p != a and step.targets[p] == step.targets[a] and step.targets[n] != step.targets[a]
             ]
             (gradient,) = torch.autograd.grad(sum(terms) / len(terms), [network.head.weight], retain_graph=True)
             squares, anchors = squares + gradient.square(), anchors + 1
@@ -214,7 +214,7 @@ def test_eq6_omega_is_the_mean_absolute_gradient_of_the_squared_norm(digits_pair
 
 def test_eq6_released_omega_is_the_squared_gradient_of_the_summed_norm(digits_pair):
     network = small_network(digits_pair)
-    rows = digits_pair.train.rows_of(digits_pair.classes)
+    rows = digits_pair.train.targets_of(digits_pair.classes)
     context = TaskContext(network, Triplet(), digits_pair.train.images, rows, 1, 0)
     squares, batches = 0.0, 0
     for step in context.steps():
@@ -243,7 +243,7 @@ def test_eq7_total_loss_is_objective_plus_gamma_times_penalty(digits_pair):
     network.load_state_dict(start.state_dict())
     optimizer = torch.optim.Adam(network.parameters(), lr=rate, weight_decay=0.01)
     network.eval()  # the default policy freezes batch norm after the first task; nothing else here has modes
-    rows = data.rows_of(sorted(set(data.labels)))
+    rows = data.targets_of(sorted(set(data.labels)))
     triplets = [
         (a, p, n)
         for a, p, n in itertools.product(range(16), repeat=3)

@@ -15,7 +15,7 @@ from protodrift.experiments.store import Store
 from protodrift.networks import build_embedder
 from protodrift.networks.build import embedding_options
 from protodrift.objectives import Softmax, Triplet
-from protodrift.training.trainer import Trained, Training, advance, close_task, train_network
+from protodrift.training.trainer import Trained, Training, advance, consolidate, train_network
 
 OBJECTIVES = {"softmax": Softmax(), "triplet": Triplet(margin=2.0)}  # at this margin no loss is ever zero
 TRAINING = Training(epochs=2, learning_rate=1e-3, batch_size=16)
@@ -83,7 +83,7 @@ def interrupted(small_digits: Dataset, tiny) -> Callable[..., Trained]:
                 train_network(state, examples, **common, on_progress=stop, checkpoint=notebook)
             assert notebook.saved is not None
             trained = train_network(state, examples, **common, checkpoint=notebook)
-            state = close_task(trained, state, examples, task=t, method=method, seed=0)
+            state = consolidate(trained, state, examples, task=t, method=method, seed=0)
         return state
 
     return run
@@ -104,7 +104,7 @@ def tree_twice(small_digits: Dataset, tmp_path) -> Callable[..., None]:
         assert first.computed["train"] == 3
         assert not second.computed
         np.testing.assert_array_equal(here.accuracy_matrix, there.accuracy_matrix)
-        for a, b in zip(first.trained(method, 3).kept, second.trained(method, 3).kept, strict=True):
+        for a, b in zip(first.trained(method, 3).penalty_state, second.trained(method, 3).penalty_state, strict=True):
             assert same_tensors(a, b)
         a, b = (t.trained(method, 3).network.state_dict() for t in (first, second))
         assert same_tensors(a, b)
@@ -122,7 +122,7 @@ def same_state() -> Callable[[Trained, Trained], bool]:
     """Whether two trainings left the same behind, bit for bit."""
 
     def compare(a: Trained, b: Trained) -> bool:
-        kept = all(same_tensors(x, y) for x, y in zip(a.kept, b.kept, strict=True))
+        kept = all(same_tensors(x, y) for x, y in zip(a.penalty_state, b.penalty_state, strict=True))
         return kept and a.history == b.history and same_tensors(a.network.state_dict(), b.network.state_dict())
 
     return compare

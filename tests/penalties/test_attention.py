@@ -158,7 +158,7 @@ def test_lwm_is_the_same_twice_and_after_an_interruption(learn, interrupted, sam
     once = learn(Softmax(), LWM)[-1]
     assert same_state(once, learn(Softmax(), LWM)[-1])
     assert same_state(once, interrupted(Softmax(), LWM))
-    assert once.kept == ({}, {})
+    assert once.penalty_state == ({}, {})
 
 
 def test_lwm_in_a_tree_of_stages(tree_twice):

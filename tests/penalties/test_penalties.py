@@ -67,8 +67,8 @@ def test_every_trained_layer_has_importance(two_tasks, penalty):
     small = [task.of_classes([3, 8]) for task in two_tasks[:1]]
     state = learn(small, penalty)
     names = {name for name, _ in state.network.named_parameters()}
-    assert set(state.kept[0]) == names
-    for name, importance in state.kept[0].items():
+    assert set(state.penalty_state[0]) == names
+    for name, importance in state.penalty_state[0].items():
         assert bool((importance >= 0).all())
         assert float(importance.max()) > 0, f"{name} has no importance"
 
@@ -77,7 +77,9 @@ def test_mas_on_normalized_embeddings_would_be_zero_so_it_looks_before_normaliza
     state = learn(two_tasks[:1], MAS())
     z = state.network(two_tasks[0].images[:8])
     gradients = torch.autograd.grad(z.square().sum(), list(state.network.parameters()))
-    assert max(float(g.abs().max()) for g in gradients) < 1e-3 * max(float(o.max()) for o in state.kept[0].values())
+    assert max(float(g.abs().max()) for g in gradients) < 1e-3 * max(
+        float(o.max()) for o in state.penalty_state[0].values()
+    )
 
 
 def test_several_penalties_act_together(two_tasks):
@@ -115,7 +117,9 @@ def test_a_one_class_task_does_not_wipe_out_older_importances(two_tasks):
     with pytest.warns(UserWarning, match="one class"):
         after = learn([two_tasks[0], two_tasks[1].of_classes([1])], EWC())
     before = learn(two_tasks[:1], EWC())
-    assert all(torch.equal(after.kept[0][name], before.kept[0][name]) for name in before.kept[0])
+    assert all(
+        torch.equal(after.penalty_state[0][name], before.penalty_state[0][name]) for name in before.penalty_state[0]
+    )
 
 
 @pytest.mark.parametrize("make", [lambda: EWC(gamma=-1), lambda: MAS(reading="papre"), lambda: EWC(accumulate="False")])

@@ -58,7 +58,7 @@ def test_margin_ranking(new, negatives, reading):
     step = step_of([0, 2, 1, 3], [2, 1], new)
     weights = [w for head in step.network.heads for w in head.weight]
     count, total, images = min(negatives, new), 0.0, 0
-    for z, y in zip(step.z, step.rows.tolist(), strict=True):
+    for z, y in zip(step.z, step.targets.tolist(), strict=True):
         if y < 3:
             images += 1
             hardest = sorted((cosine(z, w) for w in weights[3:]), reverse=True)[:count]

@@ -185,7 +185,7 @@ def test_the_penalty_is_ewcs_in_rotated_weights():
     step = Step(
         network,
         context.images,
-        context.rows,
+        context.targets,
         objective=context.objective,
         generator=torch.Generator(),
         network_old=context.network,
@@ -226,7 +226,7 @@ def test_accumulated_fishers_are_turned_into_the_new_axes():
 
 def test_training_moves_less_along_important_directions_than_fine_tuning(learn, objective):
     free, held = learn(objective, None), learn(objective, REWC())
-    kept = held[1].kept[0]
+    kept = held[1].penalty_state[0]
 
     def moved(states):
         total = 0.0
@@ -264,7 +264,7 @@ def test_a_gamma_of_zero_is_fine_tuning(learn, objective):
 def test_a_task_of_one_class_keeps_rotations_and_importances():
     context = make("mlp")
     kept = REWC().end_task(context, {}, {})
-    one = TaskContext(context.network, context.objective, context.images, torch.zeros_like(context.rows), 2, 0)
+    one = TaskContext(context.network, context.objective, context.images, torch.zeros_like(context.targets), 2, 0)
     after = REWC().end_task(one, kept, {})
     assert after.keys() == kept.keys()
     assert all(torch.equal(after[name], kept[name]) for name in kept)

@@ -127,7 +127,7 @@ def test_the_path_integral_is_the_decrease_of_the_loss():
 
 def test_si_holds_what_its_path_found_important(learn, objective):
     free, held = learn(objective, None), learn(objective, SI(gamma=1e3, reading="released"))
-    omega = held[1].kept[0]
+    omega = held[1].penalty_state[0]
 
     def moved(states):
         old = dict(states[1].network.named_parameters())
@@ -136,7 +136,7 @@ def test_si_holds_what_its_path_found_important(learn, objective):
 
     assert moved(held) < 0.1 * moved(free)
     assert all(bool((value >= 0).all()) for value in omega.values())
-    assert held[2].kept[0].keys() == dict(held[2].network.named_parameters()).keys()
+    assert held[2].penalty_state[0].keys() == dict(held[2].network.named_parameters()).keys()
     assert held[2].history[-1]["penalty"] > 0
 
 
@@ -176,7 +176,7 @@ def test_si_needs_the_path_of_every_task(learn, tiny):
     for kept in ((), ({},)):
         with pytest.raises(InputError, match="from the first task on"):
             advance(
-                replace(trained, kept=kept),
+                replace(trained, penalty_state=kept),
                 tiny[1],
                 task=2,
                 method=Method(OBJECTIVE, SI()),

@@ -33,9 +33,13 @@ def test_the_fisher_information_is_that_of_a_loop_over_images(small_digits, monk
     names, weights = zip(*network.named_parameters(), strict=True)
     expected, count = [torch.zeros_like(weight).double() for weight in weights], 0
     for step in context.steps():
-        for i in range(len(step.rows)):
+        for i in range(len(step.targets)):
             one = type(step)(
-                network, step.images[i : i + 1], step.rows[i : i + 1], objective=objective, generator=torch.Generator()
+                network,
+                step.images[i : i + 1],
+                step.targets[i : i + 1],
+                objective=objective,
+                generator=torch.Generator(),
             )
             gradients = torch.autograd.grad(objective.single_losses(one)[0], weights, allow_unused=True)
             count += 1
@@ -93,6 +97,6 @@ def test_only_these_importances_have_a_new_name(small_digits):
             patch.setattr(tree, "_key", keep)
             tree._keys.clear()
             tree._close_key(method, 1)
-        identities[name] = seen["close"]
+        identities[name] = seen["consolidate"]
     assert identities["single"]["importances"] == "vectorized"
     assert "importances" not in identities["batch"]

@@ -113,7 +113,7 @@ def test_only_the_chosen_experts_classes_can_win(clouds, kept):
 
 def test_without_the_other_networks_it_says_so(kept):
     with pytest.raises(InputError, match="networks of all tasks"):
-        GATE.scores(View(torch.zeros(1, 8), torch.zeros(0, 8), kept=kept))
+        GATE.scores(View(torch.zeros(1, 8), torch.zeros(0, 8), readout_state=kept))
 
 
 def test_options():
@@ -135,7 +135,7 @@ def test_the_method_on_digits(tmp_path):
     result = first.run({"Expert Gate": method})["Expert Gate"]
     assert result.average_accuracy[-1] > 0.9
     assert [len(first.trained(method, t).network.heads) for t in range(4)] == [0, 1, 1, 1]
-    kept = first.readout(method, 3).kept
+    kept = first.readout(method, 3).readout_state
     gates = sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
     network = sum(t.numel() * t.element_size() for t in first.trained(method, 3).network.state_dict().values())
     assert result.bytes_stored == gates + 3 * network  # beside one network: the initial one, and two more experts

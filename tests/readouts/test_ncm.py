@@ -11,7 +11,7 @@ def test_prototypes_and_ncm_agree_with_scikit_learn():
     digits = load_digits()
     z, y = digits.train.images.flatten(1).double(), digits.train.labels
     reference = NearestCentroid().fit(z.numpy(), y)
-    store = Prototypes.of(digits.classes, z, digits.train.rows_of(digits.classes), 1)
+    store = Prototypes.of(digits.classes, z, digits.train.targets_of(digits.classes), 1)
     torch.testing.assert_close(store.means, torch.from_numpy(reference.centroids_))
     test = digits.test.images.flatten(1).double()
     ours = [store.labels[row] for row in nearest_class_mean(test, store.means).tolist()]

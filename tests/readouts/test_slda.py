@@ -38,7 +38,7 @@ def test_it_agrees_with_scikit_learn(clouds, solver):
     readout = StreamingLDA(shrinkage=0.1)
     kept = learn(readout, z, rows, [[0, 1], [2, 3, 4], [5]])
     test = torch.from_numpy(3 * np.random.RandomState(1).randn(200, 5))
-    view = View(test, class_means(z, rows, 6), kept=kept)
+    view = View(test, class_means(z, rows, 6), readout_state=kept)
     assert readout.predict(view).tolist() == reference.predict(test.numpy()).tolist()
     torch.testing.assert_close(readout.scores(view).softmax(dim=1), torch.from_numpy(reference.predict_proba(test)))
 
@@ -50,7 +50,7 @@ def test_scores_follow_the_closed_form(clouds):
     precision = torch.linalg.inv((1 - eps) * sigma + eps * torch.eye(5, dtype=torch.float64))
     naive = [[float(x @ precision @ m - 0.5 * m @ precision @ m) for m in mu] for x in z[:10]]
     kept = learn(StreamingLDA(), z, rows, [[0, 1, 2], [3, 4, 5]])
-    ours = StreamingLDA().scores(View(z[:10], mu, kept=kept))
+    ours = StreamingLDA().scores(View(z[:10], mu, readout_state=kept))
     torch.testing.assert_close(ours, torch.tensor(naive, dtype=torch.float64))
 
 
@@ -68,7 +68,7 @@ def test_with_the_identity_it_is_the_nearest_class_mean_and_an_unknown_class_nev
     mu = class_means(z, rows, 6)
     mu[2] = torch.nan
     kept = learn(StreamingLDA(), z, rows, [list(range(6))])
-    view = View(z.float(), mu.float(), kept=kept)
+    view = View(z.float(), mu.float(), readout_state=kept)
     near = [min((c for c in range(6) if c != 2), key=lambda c: float((x - mu[c]).norm())) for x in z]
     assert StreamingLDA(shrinkage=1.0).predict(view).tolist() == near
     assert bool((StreamingLDA().scores(view)[:, 2] == -torch.inf).all())
@@ -78,7 +78,7 @@ def test_more_dimensions_than_images_is_no_problem():
     g = torch.Generator().manual_seed(0)
     z, rows = torch.randn(8, 30, generator=g), torch.arange(2).repeat_interleave(4)
     kept = StreamingLDA().learn({}, z, rows, 1, 0)
-    scores = StreamingLDA().scores(View(z, class_means(z, rows, 2), kept=kept))
+    scores = StreamingLDA().scores(View(z, class_means(z, rows, 2), readout_state=kept))
     assert bool(torch.isfinite(scores).all())
     assert scores.argmax(dim=1).tolist() == rows.tolist()
 

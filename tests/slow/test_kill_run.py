@@ -18,7 +18,7 @@ from .watching import Progress, Running, drafts, epochs, progress, results, stag
 pytestmark = pytest.mark.slow
 
 KILLS = 20
-KINDS = ("root", "train", "close", "embed", "readout")
+KINDS = ("root", "train", "consolidate", "embed", "readout")
 # Importances, a memory, drift estimators, the oracle, heads: every kind of stage, and several of each.
 ARGS = ["run", "digits", "--methods", "E-EWC,E-EWC+SDC,E-EWC+oracle,E-Joint", "--tasks", "3"]
 ARGS += ["--set", "training.epochs=5"]

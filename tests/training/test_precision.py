@@ -118,7 +118,7 @@ def test_two_tasks_train(start, small_digits, name):
     a, b = states
     assert all(v.dtype == torch.float32 for v in a.network.state_dict().values() if v.is_floating_point())
     assert same(a.network, b.network)
-    assert all(torch.equal(x[k], y[k]) for x, y in zip(a.kept, b.kept, strict=True) for k in x)
+    assert all(torch.equal(x[k], y[k]) for x, y in zip(a.penalty_state, b.penalty_state, strict=True) for k in x)
     assert not torch.equal(a.network.backbone.layers[0].weight, start.network.backbone.layers[0].weight)
 
 

@@ -153,7 +153,7 @@ def test_a_class_in_parts_is_what_it_is_at_once_when_the_network_stays(make_clas
         if name != "factors":  # whose signs are free
             torch.testing.assert_close(state.prototypes.statistics[name], value, atol=1e-6, rtol=1e-4)
     for name, value in whole.readout.items():
-        torch.testing.assert_close(state.readout[name], value, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(state.readout_state[name], value, atol=1e-6, rtol=1e-5)
 
 
 def test_a_class_that_came_alone_takes_the_temperature_that_can_be_fitted_later(make_classifier, vectors):

@@ -54,7 +54,7 @@ def ours(mining: str) -> Loss:
     draw = torch.Generator().manual_seed(0)
 
     def loss(z: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        step: Any = SimpleNamespace(z=z, rows=rows, generator=draw)
+        step: Any = SimpleNamespace(z=z, targets=rows, generator=draw)
         return objective.loss(step)
 
     return loss

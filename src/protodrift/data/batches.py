@@ -9,7 +9,7 @@ import torch
 
 
 def class_balanced_batches(
-    rows: torch.Tensor,
+    targets: torch.Tensor,
     *,
     batch_size: int,
     images_per_class: int,
@@ -23,14 +23,14 @@ def class_balanced_batches(
     what it has. A batch never consists of one class alone if there are two or more (it would have no negatives).
 
     Args:
-        rows: (N,) class index of each image.
+        targets: (N,) class index of each image.
         batch_size: images in a batch; the last ones of an epoch may be smaller.
         images_per_class: K; at least 2.
         epoch: "full": every image at least once (images of a small class come again to fill batches);
             "released": every class once with K images, as in the paper's released code.
         generator: source of all randomness here.
     """
-    members = members_of(rows)
+    members = members_of(targets)
     classes_in_batch = max(2, min(batch_size // images_per_class, len(members)))
     per_class = max(images_per_class, batch_size // classes_in_batch)
     if epoch == "released":
@@ -39,14 +39,14 @@ def class_balanced_batches(
         yield from _full_epoch(members, classes_in_batch, per_class, generator)
 
 
-def members_of(rows: torch.Tensor) -> list[torch.Tensor]:
+def members_of(targets: torch.Tensor) -> list[torch.Tensor]:
     """Return where the images of each class are, in order, for each class that has any: one sort, not a pass a class.
 
     >>> [where.tolist() for where in members_of(torch.tensor([7, 2, 7]))]
     [[1], [0, 2]]
     """
-    _, counts = rows.unique(return_counts=True)
-    return list(rows.argsort(stable=True).split(counts.tolist()))
+    _, counts = targets.unique(return_counts=True)
+    return list(targets.argsort(stable=True).split(counts.tolist()))
 
 
 def shuffled_batches(count: int, batch_size: int, generator: torch.Generator) -> list[torch.Tensor]:

@@ -45,7 +45,7 @@ class Examples:
         ids = None if self.ids is None else self.ids[rows]
         return Examples(self.images[rows], tuple(self.labels[i] for i in rows.tolist()), ids)
 
-    def rows_of(self, classes: Sequence[Label]) -> torch.Tensor:
+    def targets_of(self, classes: Sequence[Label]) -> torch.Tensor:
         """Return for each example the index of its label in `classes`, (N,) long.
 
         >>> Examples(torch.zeros(3, 2), ("b", "a", "b")).rows_of(["a", "b"]).tolist()
@@ -147,7 +147,7 @@ class Dataset:
         if not 0 < test_fraction < 1:
             raise InputError(f"test_fraction={test_fraction!r} must be between 0 and 1, exclusively.")
         rng = np.random.RandomState(seed)
-        labels = self.train.rows_of(self.classes).numpy()
+        labels = self.train.targets_of(self.classes).numpy()
         held = np.zeros(len(labels), dtype=bool)
         for row in range(len(self.classes)):
             members = rng.permutation(np.flatnonzero(labels == row))
@@ -160,7 +160,7 @@ class Dataset:
         if train is None and test is None:
             return self
         parts = [
-            part if part is None or count is None else part.at(_first(part.rows_of(self.classes), count))
+            part if part is None or count is None else part.at(_first(part.targets_of(self.classes), count))
             for part, count in ((self.train, train), (self.test, test))
         ]
         assert parts[0] is not None

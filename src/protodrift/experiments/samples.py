@@ -116,7 +116,7 @@ def take(tree: Tree, name: str, method: Method) -> Picture:
     classes, space = tree.stream.classes, method.readout.space
     task, embeddings = tree.stream[last - 1], tree.embeddings(method, last)
     prototypes = tree.prototypes(method, last).means
-    rows, tested = task.data.rows_of(classes), _test_rows(tree)
+    rows, tested = task.data.targets_of(classes), _test_rows(tree)
     some, some_tested = sample(rows), sample(tested)
     old = len(classes) - len(task.classes)
     return Picture(
@@ -138,13 +138,13 @@ def take(tree: Tree, name: str, method: Method) -> Picture:
 
 def _test_rows(tree: Tree) -> torch.Tensor:
     tests = [task.test for task in tree.stream]
-    return torch.cat([test.rows_of(tree.stream.classes) for test in tests if test is not None])
+    return torch.cat([test.targets_of(tree.stream.classes) for test in tests if test is not None])
 
 
 def _panels(tree: Tree, method: Method) -> Panels:
     first, second, space = tree.stream[0], tree.stream[1], method.readout.space
     classes, count = tree.stream.classes, len(first.classes)
-    rows_first, rows_current = first.data.rows_of(classes), second.data.rows_of(classes)
+    rows_first, rows_current = first.data.targets_of(classes), second.data.targets_of(classes)
     rows_both = torch.cat([rows_first, rows_current])
     some_first, some_current, some_both = sample(rows_first), sample(rows_current), sample(rows_both)
     after = tree.embeddings(method, 2)

@@ -5,7 +5,7 @@ asked for. Methods that begin alike share the beginning: in the first task no pe
 and E-Fix have the same first task. A stage is identified by the hash of what acts in it (and nothing else), and of its
 parent. That one mechanism is the cache, the resume after a crash, and the unit that a cluster runs.
 
-    warm -> root -> train 1 -> close 1 -> train 2 -> close 2 -> ...     close: importances and memory
+    warm -> root -> train 1 -> consolidate 1 -> train 2 -> consolidate 2 -> ...     consolidate: importances and memory
                                   |                     |
                                embed 1               embed 2            embeddings of training and test images
                                   |                     |
@@ -48,10 +48,10 @@ from ..networks.weights import find_weights, pixel_statistics
 from ..prototypes.store import Prototypes
 from ..readouts import View
 from ..training.evolution import probed, readout_view, update_prototypes
-from ..training.trainer import Trained, Training, Warmup, asks_old_network_once, close_task, train_network
+from ..training.trainer import Trained, Training, Warmup, asks_old_network_once, consolidate, train_network
 from .store import Store
 
-VERSIONS = {"warm": 1, "root": 1, "train": 1, "close": 1, "embed": 3, "readout": 6}
+VERSIONS = {"warm": 1, "root": 1, "train": 1, "consolidate": 1, "embed": 3, "readout": 6}
 """A number per kind of stage, raised by hand when its numerics change."""
 
 _CACHED = 24  # stages held in memory when a store has them on disk
@@ -89,10 +89,10 @@ class Network(Config):
 
 
 @dataclass(frozen=True)
-class Closed:
+class Consolidated:
     """What penalties and exemplars keep after a task."""
 
-    kept: tuple[Tensors, ...]
+    penalty_state: tuple[Tensors, ...]
     exemplars: Examples | None
 
 
@@ -121,7 +121,7 @@ class ReadoutResult:
 
     Attributes:
         prototypes: all classes seen so far.
-        kept: what the read-out has learned.
+        readout_state: what the read-out has learned.
         predicted: (N,) row of the predicted class for every test image of the tasks so far.
         accuracies: accuracy on each task so far: a row of a[k, j].
         distances: distance of each prototype to its true mean; NaN for read-outs without prototypes.
@@ -129,7 +129,7 @@ class ReadoutResult:
     """
 
     prototypes: Prototypes
-    kept: Tensors
+    readout_state: Tensors
     predicted: torch.Tensor
     accuracies: tuple[float, ...]
     distances: tuple[float, ...]
@@ -328,12 +328,15 @@ class Tree:
         if task == 0:
             return self._root(method)
         base = self._network(method, task)
-        if self._close_key(method, task) == self._train_key(method, task):
+        if self._consolidate_key(method, task) == self._train_key(method, task):
             return base
         closed = self._stage(
-            "close", self._close_key(method, task), self._close_codec(), lambda: self._close(method, task)
+            "consolidate",
+            self._consolidate_key(method, task),
+            self._consolidate_codec(),
+            lambda: self._consolidate(method, task),
         )
-        return replace(base, kept=closed.kept, exemplars=closed.exemplars)
+        return replace(base, penalty_state=closed.penalty_state, exemplars=closed.exemplars)
 
     def embeddings(self, method: Method, task: int) -> Embeddings:
         """Return the embeddings after task t that read-outs and pictures need."""
@@ -407,11 +410,11 @@ class Tree:
             yield from ((key, "warm", []) for key in warm)
             yield self._root_key(method), "root", warm
             return
-        train, close = self._train_key(method, task), self._close_key(method, task)
-        before = self._close_key(method, task - 1)
+        train, close = self._train_key(method, task), self._consolidate_key(method, task)
+        before = self._consolidate_key(method, task - 1)
         root = self._root_key(method)
         yield train, "train", [self._train_key(method, task - 1), before, root]
-        yield close, "close", [train, before, root]
+        yield close, "consolidate", [train, before, root]
         old = [self._embed_key(method, task - 1), self._readout_key(method, task - 1)] if task > 1 else []
         embedded = self._embed_key(method, task)
         yield embedded, "embed", [train, close, self._train_key(method, task - 1), *old[:1]]
@@ -430,7 +433,7 @@ class Tree:
             self._root(method)
         elif kind == "train":
             self._network(method, task)
-        elif kind == "close":
+        elif kind == "consolidate":
             self.trained(method, task)
         elif kind == "embed":
             self.embeddings(method, task)
@@ -443,7 +446,7 @@ class Tree:
         chain[self._root_key(method)] = "root"
         for t in range(1, (task or len(self.stream)) + 1):
             chain.setdefault(self._train_key(method, t), "train")
-            chain.setdefault(self._close_key(method, t), "close")
+            chain.setdefault(self._consolidate_key(method, t), "consolidate")
             chain[self._embed_key(method, t)] = "embed"
             chain[self._readout_key(method, t)] = "readout"
         return chain
@@ -514,10 +517,12 @@ class Tree:
         if task > 1 and asks_old_network_once(method, self._training(method), self.augment):
             identity["old_answers"] = "once"  # other last bits than before this was so
         first = method.schedule.start == "initial"
-        return self._key("train", self._root_key(method) if first else self._close_key(method, task - 1), identity)
+        return self._key(
+            "train", self._root_key(method) if first else self._consolidate_key(method, task - 1), identity
+        )
 
     @_remembered
-    def _close_key(self, method: Method, task: int) -> str:
+    def _consolidate_key(self, method: Method, task: int) -> str:
         trained = self._train_key(method, task)
         if task == 0 or not (method.penalties or method.exemplars):
             return trained  # nothing to measure, nothing to keep
@@ -525,11 +530,11 @@ class Tree:
             "task": task,
             "penalty": encode(method.penalties),
             "exemplars": encode(method.exemplars),
-            "before": self._close_key(method, task - 1),
+            "before": self._consolidate_key(method, task - 1),
         }
         if method.objective.classifies and any(getattr(p, "fisher", "") == "single" for p in method.penalties):
             identity["importances"] = "vectorized"  # other last bits than before they were
-        return self._key("close", trained, identity)
+        return self._key("consolidate", trained, identity)
 
     @_remembered
     def _embed_key(self, method: Method, task: int) -> str:
@@ -537,7 +542,7 @@ class Tree:
         if self.mean_images is not None:
             identity["mean_images"] = self.mean_images
         # What penalties measured after the task has no part in it; what a memory kept has.
-        after = self._train_key(method, task) if method.exemplars is None else self._close_key(method, task)
+        after = self._train_key(method, task) if method.exemplars is None else self._consolidate_key(method, task)
         return self._key("embed", [after, self._train_key(method, task - 1)], identity)
 
     @_remembered
@@ -691,20 +696,20 @@ class Tree:
 
         return _Codec(pack, unpack)
 
-    def _close_codec(self) -> _Codec:
-        def pack(closed: Closed) -> Packed:
-            tensors = {f"kept{i}": kept for i, kept in enumerate(closed.kept)}
+    def _consolidate_codec(self) -> _Codec:
+        def pack(closed: Consolidated) -> Packed:
+            tensors = {f"kept{i}": kept for i, kept in enumerate(closed.penalty_state)}
             if closed.exemplars is not None:
                 assert closed.exemplars.ids is not None  # a stream's examples know their rows
                 tensors["exemplars"] = {"ids": closed.exemplars.ids}
-            return {"kept": len(closed.kept)}, tensors
+            return {"kept": len(closed.penalty_state)}, tensors
 
-        def unpack(packed: Packed) -> Closed:
+        def unpack(packed: Packed) -> Consolidated:
             data, tensors = packed
             exemplars = None
             if "exemplars" in tensors:
                 exemplars = self.stream.dataset.train.at(tensors["exemplars"]["ids"])
-            return Closed(tuple(tensors[f"kept{i}"] for i in range(data["kept"])), exemplars)
+            return Consolidated(tuple(tensors[f"kept{i}"] for i in range(data["kept"])), exemplars)
 
         return _Codec(pack, unpack)
 
@@ -731,12 +736,12 @@ class Tree:
             )
         following = any(penalty.follows_path for penalty in method.penalties)
         # Other penalties' states are not needed any more, and the first task may be shared by other methods.
-        return replace(trained, kept=(), exemplars=None, running=trained.running if following else ())
+        return replace(trained, penalty_state=(), exemplars=None, running=trained.running if following else ())
 
-    def _close(self, method: Method, task: int) -> Closed:
+    def _consolidate(self, method: Method, task: int) -> Consolidated:
         new, before = self._tasks[task - 1].data, self._before(method, task)
-        closed = close_task(self._network(method, task), before, new, task=task, method=method, seed=self.seed)
-        return Closed(closed.kept, closed.exemplars)
+        closed = consolidate(self._network(method, task), before, new, task=task, method=method, seed=self.seed)
+        return Consolidated(closed.penalty_state, closed.exemplars)
 
     def _embed(self, method: Method, task: int) -> Embeddings:
         trained = self.trained(method, task)
@@ -762,7 +767,7 @@ class Tree:
         if before is not None:
             z_test, old = joined(current(), [before.z_test, z_test], self._room), [before.true_means]
         added = sorted_labels(new.labels)
-        true = Prototypes.of(added, method.readout.space(z_new), new.rows_of(added), task).means
+        true = Prototypes.of(added, method.readout.space(z_new), new.targets_of(added), task).means
         return Embeddings(z_old, z_new, z_test, kept, torch.cat([*old, true]))
 
     def _z(self, network: Embedder, *parts: torch.Tensor) -> torch.Tensor:
@@ -778,7 +783,7 @@ class Tree:
         classes = self.stream.task_classes[task - 1]
         if self.mean_images is None:
             return data.images, torch.arange(len(data))
-        rows = data.rows_of(classes)
+        rows = data.targets_of(classes)
         some = torch.cat([(rows == row).nonzero().flatten()[: self.mean_images] for row in range(len(classes))])
         return data.images[some], some
 
@@ -791,7 +796,7 @@ class Tree:
         """
         data, space = self._tasks[past - 1].data, method.readout.space
         classes = self.stream.task_classes[past - 1]
-        rows = data.rows_of(classes)
+        rows = data.targets_of(classes)
         some = self._past(past)[1]
         now = Prototypes.of(classes, space(z), rows[some], past).means
         if self.mean_images is None:
@@ -829,9 +834,9 @@ class Tree:
         if method.readout.needs_every_network:
             z_learn = embed(self.trained(method, 0).network, new.images)
         kept = method.readout.learn(
-            {} if before is None else before.kept,
+            {} if before is None else before.readout_state,
             method.readout.space(z_learn),
-            new.rows_of(classes),
+            new.targets_of(classes),
             task,
             self.seed,
         )
@@ -900,7 +905,7 @@ class Tree:
         self, method: Method, task: int, trained: Trained, prototypes: Prototypes, readout: Tensors
     ) -> int:
         """Count what must be kept after a task beside the network itself, in bytes."""
-        parts = [tensor for kept in trained.kept for tensor in kept.values()] + list(readout.values())
+        parts = [tensor for kept in trained.penalty_state for tensor in kept.values()] + list(readout.values())
         if method.readout.uses_prototypes:
             parts += [prototypes.means, *prototypes.statistics.values()]
         if trained.exemplars is not None:
@@ -938,7 +943,7 @@ def _pack_readout(value: ReadoutResult) -> Packed:
     }
     data["bytes_stored"] = value.bytes_stored
     tensors = {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks}
-    packed = {"prototypes": tensors, "kept": value.kept, "predicted": {"rows": value.predicted}}
+    packed = {"prototypes": tensors, "readout": value.readout_state, "predicted": {"rows": value.predicted}}
     return data, {**packed, "statistics": prototypes.statistics}
 
 
@@ -949,7 +954,7 @@ def _unpack_readout(packed: Packed, classes: tuple[Label, ...]) -> ReadoutResult
         tuple(np.nan if value is None else float(value) for value in data[name]) for name in ("accuracies", "distances")
     )
     rows = tensors["predicted"]["rows"]
-    return ReadoutResult(prototypes, tensors["kept"], rows, accuracies, distances, data["bytes_stored"])
+    return ReadoutResult(prototypes, tensors["readout"], rows, accuracies, distances, data["bytes_stored"])
 
 
 def fingerprint(examples: Examples) -> str:

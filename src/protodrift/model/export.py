@@ -131,7 +131,7 @@ def _graph(clf: IncrementalClassifier) -> _Graph:
         # -|z - mu|^2 = 2 z.mu - |mu|^2 - |z|^2, and the last part is the same for all classes.
         linear = 2 * means.T, -means.square().sum(dim=1)
     elif type(readout) is StreamingLDA:
-        weights, bias = readout.linear(state.prototypes.means, state.readout)
+        weights, bias = readout.linear(state.prototypes.means, state.readout_state)
         linear = weights.float(), bias.float()
     else:
         raise InputError(
@@ -193,7 +193,7 @@ def _check(clf: IncrementalClassifier, runtime: Any, content: bytes) -> float:
     if not isinstance(clf.readout, NearestExemplarMean):
         expected = distances_to(z.double(), state.prototypes.means.double())
     difference = float(np.abs(distances - expected.numpy()).max())
-    scores = clf.readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout))
+    scores = clf.readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout_state))
     top = scores.topk(min(2, scores.shape[1]), dim=1).values
     clear = (top[:, 0] - top[:, -1] > TIE).numpy() if scores.shape[1] > 1 else np.ones(len(scores), dtype=bool)
     same = (chosen == scores.argmax(dim=1).numpy())[clear].all()

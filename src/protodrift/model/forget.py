@@ -75,7 +75,7 @@ def _finished(path: Path, state: LearnerState, label: Label) -> Left:
 
 
 def _left(path: Path, state: LearnerState, removed: int, trained: bool | None) -> Left:
-    shared = bool(state.readout) or any(state.trained.kept)
+    shared = bool(state.readout_state) or any(state.trained.penalty_state)
     return Left(saving.read_current(path).version, len(state.prototypes), removed, trained, shared)
 
 

@@ -57,7 +57,7 @@ def manifest_of(state: LearnerState, parameters: dict[str, Any]) -> dict[str, An
         "tasks": [_task_json(task) for task in state.tasks],
         "last_task": {"history": list(state.trained.history), "note": state.trained.note},
         "penalties": encode(state.penalties),
-        "kept": len(state.trained.kept),
+        "kept": len(state.trained.penalty_state),
         "drift_labels": list(state.drift.labels),
         "exemplar_labels": None if state.trained.exemplars is None else list(state.trained.exemplars.labels),
         "parameters": {name: encode_param(value) for name, value in parameters.items()},
@@ -94,10 +94,10 @@ def tensors_of(state: LearnerState) -> Files:
         "prototypes": {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks},
         "drift": drift,
         "statistics": prototypes.statistics,
-        "readout": state.readout,
+        "readout": state.readout_state,
         "calibration": state.calibration.named(),
     }
-    for i, kept in enumerate(state.trained.kept):
+    for i, kept in enumerate(state.trained.penalty_state):
         result[f"penalty{i}"] = kept
     if state.trained.exemplars is not None:
         result["exemplars"] = {"images": state.trained.exemplars.images}
@@ -264,7 +264,7 @@ def _check_consistent(
 def _check_belonging(spec: InputSpec, trained: Trained, drift: DriftReport, labels: tuple[Label, ...]) -> None:
     """Refuse what only a later task would stumble over: importances, drift and kept images of another model."""
     own = {name: weight.shape for name, weight in trained.network.named_parameters()}
-    for kept in trained.kept:
+    for kept in trained.penalty_state:
         for name, value in kept.items():
             if value.shape != own.get(name, value.shape) or not bool(torch.isfinite(value).all()):
                 raise ModelFileError(f"the model is damaged: what a penalty keeps for {name} does not fit its network.")

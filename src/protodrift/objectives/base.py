@@ -50,7 +50,7 @@ class Objective(Config):
         self.grow(network, classes)
 
     @abstractmethod
-    def missing_signal(self, rows: torch.Tensor) -> str:
+    def missing_signal(self, targets: torch.Tensor) -> str:
         """Say why images of these classes, (N,), cannot train this objective, or return "" if they can."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Objective(Config):
     def single_losses(self, step: Step) -> torch.Tensor:
         """Return a loss for each image (or anchor) of the batch, (A,), for importances that need single losses."""
 
-    def skip(self, rows: torch.Tensor, generator: torch.Generator) -> None:
+    def skip(self, targets: torch.Tensor, generator: torch.Generator) -> None:
         """Draw what `loss` would draw by chance for a batch of these classes, (N,), which another rank computes."""
 
     @abstractmethod

@@ -77,7 +77,7 @@ class CosineHeads(_Heads):
 
     def single_losses(self, step: Step) -> torch.Tensor:
         """Return -log p(y_i | x_i), (N,)."""
-        return F.cross_entropy(torch.cat(step.logits, dim=1), step.rows, reduction="none")
+        return F.cross_entropy(torch.cat(step.logits, dim=1), step.targets, reduction="none")
 
     def held(self, step: Step) -> Held:
         """The logits of all old classes, one softmax."""
@@ -98,8 +98,8 @@ def imprinted(context: TaskContext, old_weights: torch.Tensor, classes: int) -> 
         old_weights: (K, D) of the old classes; their average length becomes that of the new ones.
         classes: how many are new: rows K, K + 1, ...
     """
-    new = context.rows >= len(old_weights)
+    new = context.targets >= len(old_weights)
     z = F.normalize(embedded(current(), context.network, context.images[new], 256, fold=False), dim=1)
-    means = class_means(z, context.rows[new] - len(old_weights), classes).to(old_weights)
+    means = class_means(z, context.targets[new] - len(old_weights), classes).to(old_weights)
     length: torch.Tensor = torch.linalg.vector_norm(old_weights, dim=1).mean()
     return F.normalize(means, dim=1) * length

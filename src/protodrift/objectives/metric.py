@@ -40,12 +40,12 @@ class _Metric(Objective):
 
     def loss(self, step: Step) -> torch.Tensor:
         """Mean over all terms; a batch without a valid term gives 0 with gradient 0."""
-        out: torch.Tensor = _cached_loss(self)(step.z, step.rows, self._tuples(step))
+        out: torch.Tensor = _cached_loss(self)(step.z, step.targets, self._tuples(step))
         return out
 
-    def missing_signal(self, rows: torch.Tensor) -> str:
+    def missing_signal(self, targets: torch.Tensor) -> str:
         """A metric loss needs two classes, and a class with two images."""
-        counts = torch.bincount(rows)
+        counts = torch.bincount(targets)
         if int((counts > 0).sum()) < 2:
             return "a task of one class has no negatives; it gets its prototype and the network stays as it is"
         if int(counts.max()) < 2:
@@ -75,7 +75,7 @@ def _anchor_means(loss: nn.Module, step: Step, tuples: Any) -> torch.Tensor:
     averaging = loss.reducer
     loss.reducer = reducers.DoNothingReducer()
     try:
-        parts = loss(step.z, step.rows, tuples)
+        parts = loss(step.z, step.targets, tuples)
     finally:
         loss.reducer = averaging
     total = step.z.new_zeros(len(step.z))
@@ -91,20 +91,22 @@ def _anchor_means(loss: nn.Module, step: Step, tuples: Any) -> torch.Tensor:
     return total[seen]
 
 
-def valid_triplets(rows: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def valid_triplets(
+    targets: torch.Tensor, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw one random negative for every (anchor, positive) pair of a batch.
 
     Args:
-        rows: (N,) class index of each image.
+        targets: (N,) class index of each image.
         generator: source of randomness.
 
     Returns:
         Anchors, positives and negatives, three (T,) index tensors. An image without a positive is never an anchor; in a
         batch of one class there is no triplet.
     """
-    device, rows = rows.device, rows.cpu()  # the generator is the CPU's, and a batch is small
-    same = rows[:, None] == rows[None, :]
-    anchors, positives = (same & ~torch.eye(len(rows), dtype=torch.bool)).nonzero(as_tuple=True)
+    device, targets = targets.device, targets.cpu()  # the generator is the CPU's, and a batch is small
+    same = targets[:, None] == targets[None, :]
+    anchors, positives = (same & ~torch.eye(len(targets), dtype=torch.bool)).nonzero(as_tuple=True)
     negative_count = (~same).sum(dim=1)
     keep = negative_count[anchors] > 0
     anchors, positives = anchors[keep], positives[keep]
@@ -139,21 +141,21 @@ class Triplet(_Metric):
             reducer=reducers.MeanReducer(),
         )
 
-    def skip(self, rows: torch.Tensor, generator: torch.Generator) -> None:
+    def skip(self, targets: torch.Tensor, generator: torch.Generator) -> None:
         """Draw the negatives of a batch."""
         if self.mining == "random":
-            valid_triplets(rows, generator)
+            valid_triplets(targets, generator)
 
     def _tuples(self, step: Step) -> Any:
         if self.mining == "random":
-            return valid_triplets(step.rows, step.generator)
+            return valid_triplets(step.targets, step.generator)
         if self.mining == "all":
             return None
-        return _cached_miner(self)(step.z, step.rows)
+        return _cached_miner(self)(step.z, step.targets)
 
     def loss(self, step: Step) -> torch.Tensor:
         """Mean over all triplets; a batch without one gives 0 with gradient 0."""
-        return super().loss(step) if self.mining != "batch-hard" else batch_hard(step.z, step.rows, self.margin)
+        return super().loss(step) if self.mining != "batch-hard" else batch_hard(step.z, step.targets, self.margin)
 
     def _miner(self) -> Any:
         distance = distances.LpDistance(normalize_embeddings=False, p=2, power=1)
@@ -167,7 +169,7 @@ def _cached_miner(objective: Triplet) -> Any:
     return objective._miner()
 
 
-def batch_hard(z: torch.Tensor, rows: torch.Tensor, margin: float) -> torch.Tensor:
+def batch_hard(z: torch.Tensor, targets: torch.Tensor, margin: float) -> torch.Tensor:
     """Return the triplet loss of the farthest positive and nearest negative of each anchor, Eq. 1.
 
     The library computes all distances twice, for its miner and for its loss. Here they are computed once, in the same
@@ -175,11 +177,11 @@ def batch_hard(z: torch.Tensor, rows: torch.Tensor, margin: float) -> torch.Tens
 
     Args:
         z: (N, D) embeddings.
-        rows: (N,) class index of each.
+        targets: (N,) class index of each.
         margin: m.
     """
     distance = torch.cdist(z, z)
-    same = rows[:, None] == rows[None, :]
+    same = targets[:, None] == targets[None, :]
     with torch.no_grad():
         far, positive = distance.masked_fill(~same, -1.0).fill_diagonal_(-1.0).max(dim=1)
         near, negative = distance.masked_fill(same, torch.inf).min(dim=1)
@@ -251,7 +253,7 @@ class MultiSimilarity(_Metric):
         if self.epsilon is None:
             return None
         return miners.MultiSimilarityMiner(epsilon=self.epsilon, distance=distances.CosineSimilarity())(
-            step.z, step.rows
+            step.z, step.targets
         )
 
 
@@ -306,4 +308,4 @@ class MetricLoss(_Metric):
         return self.loss_function
 
     def _tuples(self, step: Step) -> Any:
-        return None if self.miner is None else self.miner(step.z, step.rows)
+        return None if self.miner is None else self.miner(step.z, step.targets)

@@ -29,11 +29,11 @@ class _Heads(Objective):
         like = next(network.parameters())
         network.heads.append(nn.Linear(network.embedding_dim, classes).to(like))
 
-    def missing_signal(self, rows: torch.Tensor) -> str:
+    def missing_signal(self, targets: torch.Tensor) -> str:
         """One class alone is always the right answer of its head: nothing to learn."""
         return (
             ""
-            if len(rows.unique()) > 1
+            if len(targets.unique()) > 1
             else "a task of one class cannot train a classifier; the network stays as it is"
         )
 
@@ -70,12 +70,12 @@ class Softmax(_Heads):
     def single_losses(self, step: Step) -> torch.Tensor:
         """Return -log p(y_i | x_i), (N,)."""
         if self.over == "all":
-            return self._cross_entropy(torch.cat(step.logits, dim=1), step.rows)
+            return self._cross_entropy(torch.cat(step.logits, dim=1), step.targets)
         before = sum(logits.shape[1] for logits in step.logits[:-1])
-        return self._cross_entropy(step.logits[-1], step.rows - before)
+        return self._cross_entropy(step.logits[-1], step.targets - before)
 
-    def _cross_entropy(self, logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(logits, rows, reduction="none", label_smoothing=self.smoothing)
+    def _cross_entropy(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, targets, reduction="none", label_smoothing=self.smoothing)
 
     def held(self, step: Step) -> Held:
         """The logits of the old heads: a softmax each, or one over all of them."""
@@ -109,7 +109,7 @@ class SigmoidHeads(_Heads):
         if self.prior and classes > 2:  # two classes have theirs, 1/2, about where a linear layer begins
             nn.init.constant_(head.bias, -math.log(classes - 1))
 
-    def missing_signal(self, rows: torch.Tensor) -> str:
+    def missing_signal(self, targets: torch.Tensor) -> str:
         """A sigmoid learns from one class too."""
         return ""
 
@@ -117,7 +117,7 @@ class SigmoidHeads(_Heads):
         """Return the sum over new classes c of BCE(sigmoid(o_c), [y_i = c]), (N,)."""
         before = sum(logits.shape[1] for logits in step.logits[:-1])
         new = step.logits[-1]
-        target = (step.rows[:, None] == before + torch.arange(new.shape[1], device=new.device)).to(new.dtype)
+        target = (step.targets[:, None] == before + torch.arange(new.shape[1], device=new.device)).to(new.dtype)
         return F.binary_cross_entropy_with_logits(new, target, reduction="none").sum(dim=1)
 
     def held(self, step: Step) -> Held:

@@ -36,7 +36,7 @@ class Attention(Penalty):
     rules: ClassVar = {"gamma": number(0)}
     needs_maps: ClassVar[bool] = True
 
-    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
         """Check that there are scores to explain and maps to explain them with."""
         if not context.objective.classifies:
             raise InputError(

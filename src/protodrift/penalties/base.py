@@ -36,7 +36,7 @@ class TaskContext:
         network: the network as it is at that moment, in eval mode, on its device.
         objective: what it is trained for.
         images: (N, ...) the task's training images.
-        rows: (N,) their classes: positions among all classes seen so far, in task order.
+        targets: (N,) their classes: positions among all classes seen so far, in task order.
         task: t, counted from 1.
         seed: the run's seed.
     """
@@ -44,7 +44,7 @@ class TaskContext:
     network: Embedder
     objective: Objective
     images: torch.Tensor
-    rows: torch.Tensor
+    targets: torch.Tensor
     task: int
     seed: int
 
@@ -56,7 +56,7 @@ class TaskContext:
         """
         device = next(self.network.parameters()).device
         batches = class_balanced_batches(
-            self.rows,
+            self.targets,
             batch_size=batch_size,
             images_per_class=8,
             epoch="full",
@@ -66,10 +66,10 @@ class TaskContext:
         world = distributed.current()
         for number, batch in enumerate(batches):
             if number % world.size != world.rank:
-                self.objective.skip(self.rows[batch], mining)  # the next batch is mined as if this one had been
+                self.objective.skip(self.targets[batch], mining)  # the next batch is mined as if this one had been
                 continue
-            images, rows = laid_out(self.images[batch], device), self.rows[batch].to(device)
-            yield Step(self.network, images, rows, objective=self.objective, generator=mining)
+            images, targets = laid_out(self.images[batch], device), self.targets[batch].to(device)
+            yield Step(self.network, images, targets, objective=self.objective, generator=mining)
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,15 @@ class Penalty(Config):
     follows_path: ClassVar[bool] = False
     """Whether `after_step` watches the training, the first task's too (then that task cannot be shared)."""
 
-    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
         """Prepare for the training of a task.
 
         Args:
             context: the task's images, and the old network.
-            kept: what `end_task` kept after the task before; empty before the second task.
+            penalty_state: what `end_task` kept after the task before; empty before the second task.
             network: the network about to be trained; it may be reparametrized here if `merge` undoes it.
         """
-        return kept
+        return penalty_state
 
     @abstractmethod
     def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
@@ -117,7 +117,7 @@ class Penalty(Config):
     def merge(self, network: Embedder, state: Tensors) -> None:
         """Undo what `start_task` did to the network, after the last step; nobody else ever sees it."""
 
-    def end_task(self, context: TaskContext, kept: Tensors, state: Tensors) -> Tensors:
+    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Return what to keep after a task, from what was kept before it and the state at the end of its training."""
         return {}
 
@@ -133,9 +133,9 @@ class Importance(Penalty):
     stores: ClassVar[str] = "an importance for every weight"
     names_weights: ClassVar[bool] = True
 
-    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
         """Check that there is an importance for every weight of the old network (a new head has none)."""
-        missing = [name for name, _ in context.network.named_parameters() if name not in kept]
+        missing = [name for name, _ in context.network.named_parameters() if name not in penalty_state]
         if missing:
             raise InputError(
                 f"{type(self).__name__} needs importances measured after the task before, but this model has none: it "
@@ -143,7 +143,7 @@ class Importance(Penalty):
             )
         # What has no importance is not held at all. A gradient of zero would not leave it alone: Adam makes whole steps
         # of the weight decay that it adds, and in two epochs the head of an older task loses half its length.
-        return {name: value for name, value in kept.items() if bool(value.any())}
+        return {name: value for name, value in penalty_state.items() if bool(value.any())}
 
     def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
         """Return sum_p 1/2 I_p (theta_p - theta_p^{t-1})^2."""
@@ -159,7 +159,7 @@ class Importance(Penalty):
         """Return theta^{t-1} by name."""
         return {name: theta.detach() for name, theta in step.network_old.named_parameters()}
 
-    def end_task(self, context: TaskContext, kept: Tensors, state: Tensors) -> Tensors:
+    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Measure the importances on the finished task."""
         importance = self.importance(context)
         if not any(bool(value.any()) for value in importance.values()):
@@ -169,8 +169,11 @@ class Importance(Penalty):
                 ImportanceWarning,
                 stacklevel=2,
             )
-        if self.accumulate and kept:
-            importance = {name: value + kept[name] if name in kept else value for name, value in importance.items()}
+        if self.accumulate and penalty_state:
+            importance = {
+                name: value + penalty_state[name] if name in penalty_state else value
+                for name, value in importance.items()
+            }
         return importance
 
     @property

@@ -32,12 +32,12 @@ class EWC(Importance):
     accumulate: bool = False
     rules: ClassVar = {"gamma": number(0), "fisher": one_of("batch", "single"), "accumulate": flag}
 
-    def end_task(self, context: TaskContext, kept: Tensors, state: Tensors) -> Tensors:
+    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Measure F; a task of one class has no loss to measure it with, so what was known before it stays."""
-        if context.objective.missing_signal(context.rows):
+        if context.objective.missing_signal(context.targets):
             zeros = {name: torch.zeros_like(weight) for name, weight in context.network.named_parameters()}
-            return {**zeros, **kept}
-        return super().end_task(context, kept, state)
+            return {**zeros, **penalty_state}
+        return super().end_task(context, penalty_state, state)
 
     def importance(self, context: TaskContext) -> Tensors:
         """Return F_p, the (approximate) diagonal of the Fisher information."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class _Rebalance(Penalty):
     """What both share: they speak about the class embeddings of cosine heads."""
 
-    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
         """Check that there are cosine heads."""
         if not cosine_heads(context.network):
             raise InputError(
@@ -49,9 +49,9 @@ class LessForget(_Rebalance):
     gamma: float = 5.0
     rules: ClassVar = {"gamma": number(0)}
 
-    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
         """Fix the old classes' weights."""
-        super().start_task(context, kept, network)
+        super().start_task(context, penalty_state, network)
         for head in cosine_heads(network)[:-1]:
             head.weight.requires_grad_(False)
         return {}
@@ -95,11 +95,11 @@ class MarginRanking(_Rebalance):
     def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
         """Return L_mr of the batch."""
         *old_heads, new_head = cosine_heads(step.network)
-        exemplars = step.rows < _count(old_heads)
+        exemplars = step.targets < _count(old_heads)
         if not bool(exemplars.any()):
             return step.z.new_zeros(())
-        z, rows = step.z[exemplars], step.rows[exemplars]
-        own = torch.cat([head.cosines(z) for head in old_heads], dim=1).gather(1, rows[:, None])
+        z, targets = step.z[exemplars], step.targets[exemplars]
+        own = torch.cat([head.cosines(z) for head in old_heads], dim=1).gather(1, targets[:, None])
         highest = new_head.cosines(z).topk(min(self.negatives, _count([new_head])), dim=1).values
         terms = (self.margin - own + highest).clamp(min=0)
         return terms.sum(dim=1).mean() if self.reading == "paper" else terms.mean()

@@ -55,14 +55,14 @@ class REWC(EWC):
     stores: ClassVar[str] = "an importance for every weight and two rotations for every layer"
     turns_weights: ClassVar[bool] = True
 
-    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
         """Rotate the network about to be trained, and the old weights that it is compared with."""
-        state = dict(super().start_task(context, kept, network))
+        state = dict(super().start_task(context, penalty_state, network))
         old = dict(context.network.named_parameters())
-        for name, u1, u2 in _layers(kept):
+        for name, u1, u2 in _layers(penalty_state):
             weight = old[f"{name}.weight"].detach()
             state[f"old:{name}.weight"] = turn(weight, u2.T.to(weight), u1.T.to(weight)).contiguous()
-        rotate(network, kept)
+        rotate(network, penalty_state)
         return state
 
     def anchor(self, step: Step, state: Tensors) -> Tensors:
@@ -76,14 +76,14 @@ class REWC(EWC):
             if isinstance(module, Rotated):
                 _put(network, name, module.merged())
 
-    def end_task(self, context: TaskContext, kept: Tensors, state: Tensors) -> Tensors:
+    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Measure U1, U2, and F' in the axes that they give; without a loss to measure with, keep what was known."""
-        if context.objective.missing_signal(context.rows):
-            return super().end_task(context, kept, state)
+        if context.objective.missing_signal(context.targets):
+            return super().end_task(context, penalty_state, state)
         rotations = measure_rotations(context)
         network = copy.deepcopy(context.network)
         rotate(network, rotations)
-        fisher = super().end_task(replace(context, network=network), turn_fisher(kept, rotations), state)
+        fisher = super().end_task(replace(context, network=network), turn_fisher(penalty_state, rotations), state)
         return {**fisher, **rotations}
 
 
@@ -130,16 +130,16 @@ def turn(weight: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch
     return turned.contiguous(memory_format=torch.channels_last)  # as `networks.prepare` has weights
 
 
-def turn_fisher(kept: Tensors, rotations: Tensors) -> Tensors:
+def turn_fisher(penalty_state: Tensors, rotations: Tensors) -> Tensors:
     """Return an older F' in new axes: the diagonal of the turned diagonal matrix, (A * A) F' (B * B)."""
-    result = {name: value for name, value in kept.items() if not name.startswith(("U1:", "U2:"))}
-    before = {name: (u1, u2) for name, u1, u2 in _layers(kept)}
+    result = {name: value for name, value in penalty_state.items() if not name.startswith(("U1:", "U2:"))}
+    before = {name: (u1, u2) for name, u1, u2 in _layers(penalty_state)}
     for name, u1, u2 in _layers(rotations):
         # A layer that was plain until now (it had no gradient) was rotated by nothing.
         u1_old, u2_old = before.get(name, (torch.eye(len(u1)), torch.eye(len(u2))))
-        if f"{name}.weight" in kept:
+        if f"{name}.weight" in penalty_state:
             a, b = u2.T @ u2_old, u1_old @ u1.T
-            result[f"{name}.weight"] = turn(kept[f"{name}.weight"], a.square(), b.square()).contiguous()
+            result[f"{name}.weight"] = turn(penalty_state[f"{name}.weight"], a.square(), b.square()).contiguous()
     return result
 
 
@@ -176,9 +176,9 @@ def measure_rotations(context: TaskContext) -> Tensors:
 
     def add(key: str, vectors: torch.Tensor) -> None:
         vectors = vectors.detach()
-        rows = vectors.movedim(-3, -1) if vectors.ndim == 4 else vectors  # channels last: every position is a row
-        rows = rows.reshape(-1, rows.shape[-1])
-        covariance[key] = covariance.get(key, 0) + (rows.T @ rows).double()
+        targets = vectors.movedim(-3, -1) if vectors.ndim == 4 else vectors  # channels last: every position is a row
+        targets = targets.reshape(-1, targets.shape[-1])
+        covariance[key] = covariance.get(key, 0) + (targets.T @ targets).double()
 
     def watch(name: str, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         add(f"U1:{name}", inputs[0])

@@ -45,15 +45,15 @@ class SI(Penalty):
     names_weights: ClassVar[bool] = True
     stores: ClassVar[str] = "an importance for every weight"
 
-    def start_task(self, context: TaskContext, kept: Tensors, network: Embedder) -> Tensors:
+    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
         """Begin the path: omega = 0, start = before = theta; `Omega` is what was kept (a new head has none)."""
         old = [name for name, _ in context.network.named_parameters()] if context.task > 1 else []
-        if any(name not in kept for name in old):
+        if any(name not in penalty_state for name in old):
             raise InputError(
                 "SI needs the path of every task, but this model learned the task before without it. Use this penalty "
                 "from the first task on."
             )
-        state = {f"Omega:{name}": kept[name] for name in old}
+        state = {f"Omega:{name}": penalty_state[name] for name in old}
         for name, theta in network.named_parameters():
             state[f"omega:{name}"] = torch.zeros_like(theta)
             state[f"start:{name}"] = theta.detach().clone()
@@ -83,11 +83,11 @@ class SI(Penalty):
             state[f"before:{name}"] = theta.detach().clone()
 
     @torch.no_grad()
-    def end_task(self, context: TaskContext, kept: Tensors, state: Tensors) -> Tensors:
+    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Return Omega_p of every weight; a task that trained nothing (`state` is empty) adds nothing."""
         result = {}
         for name, theta in context.network.named_parameters():
-            omega = kept.get(name, torch.zeros_like(theta, device="cpu"))
+            omega = penalty_state.get(name, torch.zeros_like(theta, device="cpu"))
             if f"omega:{name}" in state:
                 moved = (theta - state[f"start:{name}"].to(theta.device)).square()
                 omega = omega + (state[f"omega:{name}"].to(theta.device) / (moved + self.xi)).cpu()

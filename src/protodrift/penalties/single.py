@@ -41,8 +41,8 @@ def mean_squared_gradients(context: TaskContext) -> Tensors:
     count = torch.zeros(1, dtype=torch.long)
     for step in context.steps():
         count += len(step.images)
-        for images, rows in zip(step.images.split(chunk), step.rows.split(chunk), strict=True):
-            for name, gradients in per_image(weights, images, rows).items():
+        for images, targets in zip(step.images.split(chunk), step.targets.split(chunk), strict=True):
+            for name, gradients in per_image(weights, images, targets).items():
                 sums[name] += gradients.square().sum(dim=0)
     world = distributed.current()
     if not world.alone:

@@ -40,17 +40,17 @@ class Covariance(Config):
     rank: int = 16
     rules: ClassVar = {"form": one_of("full", "diagonal", "low-rank", "shared"), "rank": whole(1)}
 
-    def measure(self, z: torch.Tensor, rows: torch.Tensor, count: int) -> Tensors:
+    def measure(self, z: torch.Tensor, targets: torch.Tensor, count: int) -> Tensors:
         """Return what is kept of `count` classes, from their embeddings.
 
         Sigma_c = 1/n_c sum_i [y_i = c] (z_i - mu_c)(z_i - mu_c)', a class without an image gets zeros.
 
         Args:
             z: (N, D) embeddings.
-            rows: (N,) class index of each, in 0..count-1.
+            targets: (N,) class index of each, in 0..count-1.
             count: K.
         """
-        return self.shorten(class_covariances(z, rows, count), torch.bincount(rows, minlength=count))
+        return self.shorten(class_covariances(z, targets, count), torch.bincount(targets, minlength=count))
 
     def shorten(self, covariances: torch.Tensor, counts: torch.Tensor) -> Tensors:
         """Return the kept form of dense covariances, (K, D, D); counts (K,) weigh the classes of a shared one."""
@@ -71,7 +71,7 @@ class Covariance(Config):
         return {"factors": factors.to(covariances.dtype), "rest": rest.to(covariances.dtype)}
 
 
-def class_covariances(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+def class_covariances(z: torch.Tensor, targets: torch.Tensor, count: int) -> torch.Tensor:
     """Return each class's covariance about its own mean, over its number of images, (K, D, D).
 
     >>> class_covariances(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 0]), 1)
@@ -80,7 +80,7 @@ def class_covariances(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.
     """
     result = torch.zeros(count, z.shape[1], z.shape[1], dtype=z.dtype)
     for row in range(count):
-        own = z[rows == row].double()
+        own = z[targets == row].double()
         if len(own):
             own = own - own.mean(dim=0)
             result[row] = (own.T @ own / len(own)).to(z.dtype)
@@ -142,7 +142,7 @@ def joined(
 def refreshed(
     statistics: Tensors,
     counts: torch.Tensor,
-    rows: Sequence[int],
+    targets: Sequence[int],
     added: torch.Tensor,
     added_counts: torch.Tensor,
     shift: torch.Tensor,
@@ -160,21 +160,21 @@ def refreshed(
         shift: (R, D) d.
     """
     form = form_of(statistics)
-    if form is None or not len(rows):
+    if form is None or not len(targets):
         return statistics
-    n, m = counts[list(rows)].double(), added_counts.double()
+    n, m = counts[list(targets)].double(), added_counts.double()
     d = shift.double()
     more = m[:, None, None] * added.double() + (n * m / (n + m))[:, None, None] * d[:, :, None] * d[:, None, :]
     if form.form == "shared":
         total = counts.double().sum()
         shared = (total * statistics["shared"].double() + more.sum(dim=0)) / (total + m.sum())
         return {"shared": shared.to(statistics["shared"].dtype)}
-    some = {name: values[list(rows)] for name, values in statistics.items()}
-    merged = (n[:, None, None] * dense(some, len(rows)).double() + more) / (n + m)[:, None, None]
-    short = form.shorten(merged.to(shift.dtype), counts[list(rows)] + added_counts)
+    some = {name: values[list(targets)] for name, values in statistics.items()}
+    merged = (n[:, None, None] * dense(some, len(targets)).double() + more) / (n + m)[:, None, None]
+    short = form.shorten(merged.to(shift.dtype), counts[list(targets)] + added_counts)
     result = {name: values.clone() for name, values in statistics.items()}
     for name, values in short.items():
-        result[name][list(rows)] = values
+        result[name][list(targets)] = values
     return result
 
 

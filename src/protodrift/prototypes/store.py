@@ -14,7 +14,7 @@ from .covariance import Covariance, Tensors
 _AT_ONCE = 2048  # rows
 
 
-def class_means(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+def class_means(z: torch.Tensor, targets: torch.Tensor, count: int) -> torch.Tensor:
     """Return the mean embedding of each class, Eq. 3: mu_c = 1/n_c sum_i [y_i = c] z_i.
 
     Summed in float64, so that the mean of many images does not depend on their order. Embeddings of unit length have a
@@ -22,7 +22,7 @@ def class_means(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor
 
     Args:
         z: (N, D) embeddings.
-        rows: (N,) class index of each, in 0..count-1.
+        targets: (N,) class index of each, in 0..count-1.
         count: K, the number of classes.
 
     Returns:
@@ -33,9 +33,9 @@ def class_means(z: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor
             [5., 5.]])
     """
     sums = torch.zeros(count, z.shape[1], dtype=torch.float64)
-    for some, of in zip(z.split(_AT_ONCE), rows.split(_AT_ONCE), strict=True):  # z may be a file, larger than memory
+    for some, of in zip(z.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):  # z may be a file, larger than memory
         sums.index_add_(0, of, some.double())
-    counts = torch.bincount(rows, minlength=count)
+    counts = torch.bincount(targets, minlength=count)
     return (sums / counts[:, None]).to(z.dtype)
 
 
@@ -78,15 +78,15 @@ class Prototypes:
 
     @staticmethod
     def of(
-        labels: Sequence[Label], z: torch.Tensor, rows: torch.Tensor, task: int, covariance: Covariance | None = None
+        labels: Sequence[Label], z: torch.Tensor, targets: torch.Tensor, task: int, covariance: Covariance | None = None
     ) -> Prototypes:
         """Compute the prototypes of a task's classes from its embeddings (Eq. 3), and the covariances asked for."""
         return Prototypes(
             tuple(labels),
-            class_means(z, rows, len(labels)),
-            torch.bincount(rows, minlength=len(labels)),
+            class_means(z, targets, len(labels)),
+            torch.bincount(targets, minlength=len(labels)),
             torch.full((len(labels),), task),
-            {} if covariance is None else covariance.measure(z, rows, len(labels)),
+            {} if covariance is None else covariance.measure(z, targets, len(labels)),
         )
 
     @staticmethod

@@ -27,7 +27,7 @@ class View:
         z: (N, D) their embeddings.
         prototypes: (K, D) of all classes seen, in task order.
         logits: the outputs of the network's heads, one (N, classes of its task) a task; empty for metric objectives.
-        kept: what the read-out itself learned so far.
+        readout_state: what the read-out itself learned so far.
         z_of_task: t -> (N, D), embeddings by the network as it was after task t (0: the initial one), for read-outs
             that keep all networks; None where only the last network is at hand.
         logits_of_task: t -> the outputs of the heads of that network; None likewise.
@@ -38,7 +38,7 @@ class View:
     z: torch.Tensor
     prototypes: torch.Tensor
     logits: list[torch.Tensor] = field(default_factory=list)
-    kept: Tensors = field(default_factory=dict)
+    readout_state: Tensors = field(default_factory=dict)
     z_of_task: Callable[[int], torch.Tensor] | None = None
     logits_of_task: Callable[[int], list[torch.Tensor]] | None = None
     statistics: Tensors = field(default_factory=dict)
@@ -102,33 +102,38 @@ class Readout(Config):
         return z
 
     def learn(
-        self, kept: Tensors, z: torch.Tensor, rows: torch.Tensor, task: int, seed: int, pool: Pool = HERE
+        self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int, pool: Pool = HERE
     ) -> Tensors:
         """Learn from a finished task's embeddings, in `space`, and return what to keep.
 
         Args:
-            kept: what was kept before.
+            readout_state: what was kept before.
             z: (N, D) the task's training images through the network after the task; for read-outs that need every
                 network, through the initial network.
-            rows: (N,) their classes: positions among all classes seen so far.
+            targets: (N,) their classes: positions among all classes seen so far.
             task: t, counted from 1.
             seed: the run's seed.
             pool: where the images are; elsewhere than here only for read-outs that learn from sums.
         """
-        return kept
+        return readout_state
 
     def refreshed(
-        self, kept: Tensors, means: torch.Tensor, counts: torch.Tensor, added: torch.Tensor, added_counts: torch.Tensor
+        self,
+        readout_state: Tensors,
+        means: torch.Tensor,
+        counts: torch.Tensor,
+        added: torch.Tensor,
+        added_counts: torch.Tensor,
     ) -> Tensors:
         """Return what to keep when `learn` saw images of classes that it had seen before.
 
         Args:
-            kept: what `learn` returned.
+            readout_state: what `learn` returned.
             means, counts: (R, D) and (R,) the prototypes of those classes without these images, and how many are behind
                 each.
             added, added_counts: (R, D) and (R,) the means of these images, and how many there are.
         """
-        return kept
+        return readout_state
 
     def coordinates(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and prototypes where this read-out compares them by distance, (N, C) and (K, C).

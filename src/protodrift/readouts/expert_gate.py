@@ -50,7 +50,7 @@ class ExpertGate(Readout):
     needs_heads: ClassVar[bool] = True
 
     def learn(
-        self, kept: Tensors, z: torch.Tensor, rows: torch.Tensor, task: int, seed: int, pool: Pool = HERE
+        self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int, pool: Pool = HERE
     ) -> Tensors:
         """Train the task's gate on the initial network's features of its images, (N, D)."""
         mean, std = z.mean(dim=0), z.std(dim=0, correction=0)
@@ -68,7 +68,7 @@ class ExpertGate(Readout):
                     optimizer.step()
         gate = {"mean": mean, "std": std, "encoder.weight": encoder.weight, "encoder.bias": encoder.bias}
         gate.update({"decoder.weight": decoder.weight, "decoder.bias": decoder.bias})
-        return {**kept, **{f"gate{task}.{name}": tensor.detach() for name, tensor in gate.items()}}
+        return {**readout_state, **{f"gate{task}.{name}": tensor.detach() for name, tensor in gate.items()}}
 
     def confidences(self, errors: torch.Tensor) -> torch.Tensor:
         """Return p_t = softmax_t(-er_t / temperature), (N, T) -> (N, T)."""
@@ -78,8 +78,8 @@ class ExpertGate(Readout):
         """Return the chosen expert's log-probabilities, and -inf for the classes of all other tasks, (N, K)."""
         if view.z_of_task is None or view.logits_of_task is None:
             raise InputError("ExpertGate needs the networks of all tasks; here only the last one is at hand.")
-        chosen = reconstruction_errors(view.z_of_task(0), view.kept).argmin(dim=1)
-        experts = [view.logits_of_task(task) for task in range(1, 1 + _gates(view.kept))]
+        chosen = reconstruction_errors(view.z_of_task(0), view.readout_state).argmin(dim=1)
+        experts = [view.logits_of_task(task) for task in range(1, 1 + _gates(view.readout_state))]
         parts = [logits[-1].log_softmax(dim=1) for logits in experts]  # an expert's own head is its last
         parts = [part.masked_fill((chosen != t)[:, None], -torch.inf) for t, part in enumerate(parts)]
         return torch.cat(parts, dim=1)
@@ -90,21 +90,25 @@ def squashed(z: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Te
     return ((z - mean) / std).sigmoid()
 
 
-def reconstruction_errors(z: torch.Tensor, kept: Tensors) -> torch.Tensor:
+def reconstruction_errors(z: torch.Tensor, readout_state: Tensors) -> torch.Tensor:
     """Return er_t = |x - x'|^2 by every task's gate, (N, D) -> (N, T); its argmin is the task chosen (0: the first).
 
     Args:
         z: (N, D) features by the initial network.
-        kept: what `ExpertGate.learn` kept.
+        readout_state: what `ExpertGate.learn` kept.
     """
     errors = []
-    for t in range(1, 1 + _gates(kept)):
-        gate = {name.removeprefix(f"gate{t}."): tensor for name, tensor in kept.items() if name.startswith(f"gate{t}.")}
+    for t in range(1, 1 + _gates(readout_state)):
+        gate = {
+            name.removeprefix(f"gate{t}."): tensor
+            for name, tensor in readout_state.items()
+            if name.startswith(f"gate{t}.")
+        }
         x = squashed(z, gate["mean"], gate["std"])
         code = F.linear(x, gate["encoder.weight"], gate["encoder.bias"]).relu()
         errors.append((F.linear(code, gate["decoder.weight"], gate["decoder.bias"]).sigmoid() - x).square().sum(dim=1))
     return torch.stack(errors, dim=1)
 
 
-def _gates(kept: Tensors) -> int:
-    return sum(name.endswith(".mean") for name in kept)
+def _gates(readout_state: Tensors) -> int:
+    return sum(name.endswith(".mean") for name in readout_state)

@@ -34,34 +34,39 @@ class StreamingLDA(Readout):
     rules: ClassVar = {"shrinkage": number(above=0, high=1)}
 
     def learn(
-        self, kept: Tensors, z: torch.Tensor, rows: torch.Tensor, task: int, seed: int, pool: Pool = HERE
+        self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int, pool: Pool = HERE
     ) -> Tensors:
         """Add the task's scatter, (D, D) in float64, and its number of images."""
         z = z.double()
-        counts = pool.counts(rows)
+        counts = pool.counts(targets)
         present = counts > 0
-        rows = (present.cumsum(dim=0) - 1)[rows]
-        centered = z - pool.means(z, rows, counts[present])[rows]
+        targets = (present.cumsum(dim=0) - 1)[targets]
+        centered = z - pool.means(z, targets, counts[present])[targets]
         scatter, count = pool.total(centered.T @ centered), counts.sum()
-        if kept:
-            scatter, count = kept["scatter"] + scatter, kept["count"] + count
+        if readout_state:
+            scatter, count = readout_state["scatter"] + scatter, readout_state["count"] + count
         return {"scatter": scatter, "count": count}
 
     def refreshed(
-        self, kept: Tensors, means: torch.Tensor, counts: torch.Tensor, added: torch.Tensor, added_counts: torch.Tensor
+        self,
+        readout_state: Tensors,
+        means: torch.Tensor,
+        counts: torch.Tensor,
+        added: torch.Tensor,
+        added_counts: torch.Tensor,
     ) -> Tensors:
         """Add n m / (n + m) (mu - mean_added)(mu - mean_added)': with it, the scatter is that about the common mean."""
         n, m, apart = counts.double(), added_counts.double(), means.double() - added.double()
-        return {**kept, "scatter": kept["scatter"] + ((n * m / (n + m))[:, None] * apart).T @ apart}
+        return {**readout_state, "scatter": readout_state["scatter"] + ((n * m / (n + m))[:, None] * apart).T @ apart}
 
-    def linear(self, prototypes: torch.Tensor, kept: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    def linear(self, prototypes: torch.Tensor, readout_state: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the discriminants as a linear map, score_k = z . w_k + b_k: w (D, K) and b (K,), in float64."""
         means = prototypes.double()
-        weights: torch.Tensor = torch.linalg.solve(self._shrunk(kept), means.T)  # (D, K): Lambda mu_k
+        weights: torch.Tensor = torch.linalg.solve(self._shrunk(readout_state), means.T)  # (D, K): Lambda mu_k
         return weights, -0.5 * (means.T * weights).sum(dim=0)
 
-    def _shrunk(self, kept: Tensors) -> torch.Tensor:
-        sigma = kept["scatter"] / kept["count"]
+    def _shrunk(self, readout_state: Tensors) -> torch.Tensor:
+        sigma = readout_state["scatter"] / readout_state["count"]
         return (1 - self.shrinkage) * sigma + self.shrinkage * torch.eye(len(sigma), dtype=sigma.dtype)
 
     def coordinates(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,7 +75,7 @@ class StreamingLDA(Readout):
         Outside that plane distances say nothing about classes: with few images they are mostly noise.
         """
         means = view.prototypes.double()
-        factor = torch.linalg.cholesky(self._shrunk(view.kept))  # P = L L', whitened: L^-1 z
+        factor = torch.linalg.cholesky(self._shrunk(view.readout_state))  # P = L L', whitened: L^-1 z
         center = means.mean(dim=0)
         if len(means) > len(factor):  # the plane is the whole space: any axes give the same distances
             axes = torch.eye(len(factor), dtype=factor.dtype)
@@ -91,7 +96,7 @@ class StreamingLDA(Readout):
 
     def _map(self, view: View) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         valid = torch.isfinite(view.prototypes).all(dim=1)
-        return *self.linear(torch.where(valid[:, None], view.prototypes, 0.0), view.kept), valid
+        return *self.linear(torch.where(valid[:, None], view.prototypes, 0.0), view.readout_state), valid
 
     @staticmethod
     def _scores(z: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

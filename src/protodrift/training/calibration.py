@@ -76,9 +76,9 @@ class Calibration:
         """(K,) the relative distance beyond which an image is called unknown; inf: not known."""
         return self.relative[:, LEVELS.index(UNKNOWN_LEVEL)]
 
-    def at(self, rows: list[int]) -> Calibration:
+    def at(self, targets: list[int]) -> Calibration:
         """Return the calibration of some of the classes."""
-        return Calibration(*(value[rows] for value in self.named().values()))
+        return Calibration(*(value[targets] for value in self.named().values()))
 
     def joined(self, new: Calibration) -> Calibration:
         """Return these classes, then the new ones."""
@@ -139,7 +139,7 @@ def relative_distances(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tenso
     return distances / distances.mean(dim=1, keepdim=True).clamp(min=1e-12)
 
 
-def class_quantiles(distances: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+def class_quantiles(distances: torch.Tensor, targets: torch.Tensor, count: int) -> torch.Tensor:
     """Return the LEVELS quantiles of each class's distances, (N,) -> (count, len(LEVELS)).
 
     A class has too few images for a 95 % quantile of its own. So a class gives its scale s_c (its mean distance, drawn
@@ -148,7 +148,7 @@ def class_quantiles(distances: torch.Tensor, rows: torch.Tensor, count: int) -> 
 
     Args:
         distances: (N,) of held-out images to the prototype of their own class.
-        rows: (N,) their classes, 0..count-1; a class without images gets the scale of all.
+        targets: (N,) their classes, 0..count-1; a class without images gets the scale of all.
 
     >>> class_quantiles(torch.ones(4), torch.tensor([0, 0, 1, 1]), 2).tolist()[0]
     [1.0, 1.0, 1.0, 1.0, 1.0]
@@ -156,15 +156,15 @@ def class_quantiles(distances: torch.Tensor, rows: torch.Tensor, count: int) -> 
     if len(distances) == 0:
         return torch.full((count, len(LEVELS)), torch.inf)
     d = distances.double()
-    n = torch.bincount(rows, minlength=count).double()
-    own = torch.zeros(count, dtype=torch.float64).index_add_(0, rows, d)
+    n = torch.bincount(targets, minlength=count).double()
+    own = torch.zeros(count, dtype=torch.float64).index_add_(0, targets, d)
     scale = ((own + PRIOR_IMAGES * d.mean()) / (n + PRIOR_IMAGES)).clamp(min=1e-12)
-    shape = (d / scale[rows]).sort().values
+    shape = (d / scale[targets]).sort().values
     picked = [min(len(shape), math.ceil((len(shape) + 1) * level)) - 1 for level in LEVELS]
     return (scale[:, None] * shape[picked]).to(distances.dtype)
 
 
-def fit_temperature(scores: torch.Tensor, rows: torch.Tensor) -> float:
+def fit_temperature(scores: torch.Tensor, targets: torch.Tensor) -> float:
     """Return the T that makes softmax(scores / T) say how often it is right: the least mean negative log-likelihood.
 
     The targets keep 1 / (N + 2) for the other classes (Platt's correction): a few images that are all answered rightly
@@ -172,17 +172,17 @@ def fit_temperature(scores: torch.Tensor, rows: torch.Tensor) -> float:
 
     Args:
         scores: (N, K), larger is better; -inf for a class that must not win.
-        rows: (N,) the right classes.
+        targets: (N,) the right classes.
     """
-    usable = torch.isfinite(scores).any(dim=1) & torch.isfinite(scores.gather(1, rows[:, None])).squeeze(1)
-    scores, rows = scores[usable].double(), rows[usable]
+    usable = torch.isfinite(scores).any(dim=1) & torch.isfinite(scores.gather(1, targets[:, None])).squeeze(1)
+    scores, targets = scores[usable].double(), targets[usable]
     if len(scores) == 0 or scores.shape[1] < 2:
         return DEFAULT_TEMPERATURE
     gaps = scores.amax(dim=1, keepdim=True) - scores
     spread = float(gaps[torch.isfinite(gaps)].mean())
     if not spread > 0:
         return DEFAULT_TEMPERATURE
-    loss = _likelihood(gaps, rows)
+    loss = _likelihood(gaps, targets)
     # Coarse, then fine around the best. The loss is convex in 1 / T, so it has one valley on every grid.
     center, width = math.log(spread), math.log(1e3)
     for _ in range(3):
@@ -198,7 +198,7 @@ def fit_temperature(scores: torch.Tensor, rows: torch.Tensor) -> float:
     return grid[low]
 
 
-def _likelihood(gaps: torch.Tensor, rows: torch.Tensor) -> Callable[[float], float]:
+def _likelihood(gaps: torch.Tensor, targets: torch.Tensor) -> Callable[[float], float]:
     """Return the mean negative log-likelihood as a function of T, with Platt's correction.
 
         log p_c = -gap_c / T - L,   L = log sum_c exp(-gap_c / T)
@@ -207,7 +207,7 @@ def _likelihood(gaps: torch.Tensor, rows: torch.Tensor) -> Callable[[float], flo
     """
     finite = torch.isfinite(gaps)
     known, total = finite.sum(dim=1), torch.where(finite, gaps, 0.0).sum(dim=1)
-    own = gaps.gather(1, rows[:, None]).squeeze(1)
+    own = gaps.gather(1, targets[:, None]).squeeze(1)
     miss, others = 1.0 / (len(gaps) + 2), max(1, gaps.shape[1] - 1)
 
     @cache
@@ -220,13 +220,13 @@ def _likelihood(gaps: torch.Tensor, rows: torch.Tensor) -> Callable[[float], flo
     return loss
 
 
-def folds(rows: torch.Tensor, count: int, generator: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def folds(targets: torch.Tensor, count: int, generator: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Cut N images into `count` parts, class by class; return (the others, the part) for each part, as positions.
 
     Every image of a class with at least two is in one part; the one image of a class is in none.
     """
-    part_of = torch.full((len(rows),), -1)
-    for members in members_of(rows):
+    part_of = torch.full((len(targets),), -1)
+    for members in members_of(targets):
         if len(members) > 1:
             order = members[torch.randperm(len(members), generator=generator)]
             part_of[order] = torch.arange(len(order)) % min(count, len(order))
@@ -234,12 +234,12 @@ def folds(rows: torch.Tensor, count: int, generator: torch.Generator) -> list[tu
     return [(rest, part) for rest, part in parts if len(part)]
 
 
-def hold_out(rows: torch.Tensor, share: float, generator: torch.Generator, most: int = 50) -> torch.Tensor:
+def hold_out(targets: torch.Tensor, share: float, generator: torch.Generator, most: int = 50) -> torch.Tensor:
     """Choose which images are held out, (N,) bool: of each class of five or more a share, from one to `most`."""
-    held = torch.zeros(len(rows), dtype=torch.bool)
+    held = torch.zeros(len(targets), dtype=torch.bool)
     if share <= 0:
         return held
-    for members in members_of(rows):
+    for members in members_of(targets):
         if len(members) >= 5:
             take = min(most, max(1, round(share * len(members))))
             held[members[torch.randperm(len(members), generator=generator)[:take]]] = True

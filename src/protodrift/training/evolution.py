@@ -44,18 +44,18 @@ def update_prototypes(
     covariance = kept_covariance(method)
     added = sorted_labels(new.labels)
     if kept is None:
-        computed = Prototypes.of(added, space(z_new), new.rows_of(added), task, covariance)
+        computed = Prototypes.of(added, space(z_new), new.targets_of(added), task, covariance)
     else:
         images, z_kept = kept
         order = [label for label in (() if old is None else old.labels) if label in set(images.labels)]
         classes = (*order, *added)
-        computed = Prototypes.of(classes, space(z_kept), images.rows_of(classes), task, covariance)
+        computed = Prototypes.of(classes, space(z_kept), images.targets_of(classes), task, covariance)
     if old is None:
         nothing = computed.means[:0]
         return computed, DriftReport((), nothing, nothing)
     gone = set(old.labels) - set(computed.labels)  # a memory may begin late, or keep some classes only
     if fitted is None and method.drift is not None and z_old is not None and gone:
-        fitted = method.drift.fit(space(z_old), space(z_new), new.rows_of(added))
+        fitted = method.drift.fit(space(z_old), space(z_new), new.targets_of(added))
     moved, report = compensate(old, fitted)
     return Prototypes.joined(moved, computed), report
 

@@ -59,12 +59,12 @@ class LearnerState:
     Attributes:
         spec: what the images look like.
         fixed: the parameters that the first task fixed.
-        penalties: the last task's penalties, whose importances and the like `trained.kept` holds.
+        penalties: the last task's penalties, whose importances and the like `trained.penalty_state` holds.
         trained: network, what penalties keep, memory.
         prototypes: mu_c of all classes seen.
         tasks: one entry a task.
         drift: what the last task's drift compensation did; empty after the first task.
-        readout: what the read-out has learned.
+        readout_state: what the read-out has learned.
         calibration: distances and temperatures of all classes.
         space: what the read-out calls the space in which prototypes were averaged.
     """
@@ -76,7 +76,7 @@ class LearnerState:
     prototypes: Prototypes
     tasks: tuple[LearnedTask, ...]
     drift: DriftReport
-    readout: Tensors
+    readout_state: Tensors
     calibration: Calibration
     space: str = "plain"
 

@@ -22,7 +22,7 @@ class Step:
     Args:
         network: the network in training, F^t.
         images: (N, ...) the batch, as the network takes it (after augmentation).
-        rows: (N,) class of each image: its position among all classes seen so far, in task order.
+        targets: (N,) class of each image: its position among all classes seen so far, in task order.
         objective: what the network is trained for.
         generator: for objectives that draw triplets by chance.
         network_old: the frozen network of the task before, F^{t-1}; None in the first task.
@@ -37,7 +37,7 @@ class Step:
         self,
         network: Embedder,
         images: torch.Tensor,
-        rows: torch.Tensor,
+        targets: torch.Tensor,
         *,
         objective: Objective,
         generator: torch.Generator,
@@ -48,7 +48,7 @@ class Step:
     ) -> None:
         self.network = network
         self.images = images
-        self.rows = rows
+        self.targets = targets
         self.objective = objective
         self.generator = generator
         self._network_old = network_old
@@ -70,7 +70,7 @@ class Step:
             old = Step(
                 self.network_old,
                 self.images,
-                self.rows,
+                self.targets,
                 objective=self.objective,
                 generator=self.generator,
                 autocast=self.autocast,
@@ -149,14 +149,14 @@ class KnownAnswers:
         self,
         network_old: Embedder,
         images: torch.Tensor,
-        rows: torch.Tensor,
+        targets: torch.Tensor,
         *,
         objective: Objective,
         autocast: torch.dtype | None = None,
     ) -> None:
         self._network = network_old
         self._images = images
-        self._rows = rows
+        self._rows = targets
         self._objective = objective
         self._autocast = autocast
 
@@ -166,12 +166,12 @@ class KnownAnswers:
         device = next(self._network.parameters()).device
         size = cache_sized(self._images.shape[1:], self._network.crop, device)
         parts = []
-        for images, rows in zip(self._images.split(size), self._rows.split(size), strict=True):
+        for images, targets in zip(self._images.split(size), self._rows.split(size), strict=True):
             with torch.no_grad():
                 step = Step(
                     self._network,
                     laid_out(images, device),
-                    rows,
+                    targets,
                     objective=self._objective,
                     generator=torch.Generator(),
                     autocast=self._autocast,

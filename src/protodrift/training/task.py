@@ -40,7 +40,7 @@ from .calibration import (
 )
 from .evolution import kept_covariance, probed, readout_view, update_prototypes
 from .state import LearnedTask, LearnerState, class_drift, merged_means
-from .trainer import Checkpoint, OnProgress, Trained, Training, close_task, train_network
+from .trainer import Checkpoint, OnProgress, Trained, Training, consolidate, train_network
 
 SEVERAL = 3
 """Classes from which on a distance can be told relative to the others."""
@@ -117,7 +117,7 @@ class _Work:
         self.new, self.again = new, again
         self.task = 1 if state is None else len(state.tasks) + 1
         self.classes = sorted_labels(new.labels)
-        self.rows = new.rows_of(self.classes)
+        self.targets = new.targets_of(self.classes)
         self.world = current()
         # On several ranks each has the embeddings of its own share, where sums over images are all that is needed.
         self.in_shares = not self.world.alone and can_merge(lesson.method)
@@ -129,13 +129,13 @@ class _Work:
 
     def _rows_among(self, classes: tuple[Label, ...]) -> torch.Tensor:
         """Return the rows of this rank's new and refreshed images among these classes."""
-        return torch.cat([self.new.rows_of(classes)[self.own], self.again.rows_of(classes)[self.own_again]])
+        return torch.cat([self.new.targets_of(classes)[self.own], self.again.targets_of(classes)[self.own_again]])
 
     def done(self) -> LearnerState:
         """Go through all steps."""
         lesson, state = self.lesson, self.state
         previous = Trained(lesson.first_network()) if state is None else self._previous(state)
-        held = hold_out(self.rows, self._share(), seeding.generator(lesson.seed, "held out", self.task))
+        held = hold_out(self.targets, self._share(), seeding.generator(lesson.seed, "held out", self.task))
         trained = self._train(previous, held)
         self.network_before, self.network = previous.network, trained.network
         z_new, z_again = self._embedded(trained.network)
@@ -146,7 +146,7 @@ class _Work:
         if len(self.again):
             prototypes, readout = self._refreshed(prototypes, readout, space(z_again))
         calibration, checked = self._calibrated(prototypes, report, z_new, held, bool(trained.history))
-        counts = torch.bincount(self.rows, minlength=len(self.classes)).tolist()
+        counts = torch.bincount(self.targets, minlength=len(self.classes)).tolist()
         record = LearnedTask(
             self.classes,
             tuple(counts),
@@ -165,7 +165,7 @@ class _Work:
         )
 
     def _previous(self, state: LearnerState) -> Trained:
-        return replace(state.trained, kept=kept_for(self.lesson.method.penalties, state))
+        return replace(state.trained, penalty_state=kept_for(self.lesson.method.penalties, state))
 
     def _share(self) -> float:
         return self.lesson.held_out if self.lesson.method.schedule.trains(self.task) else 0.0
@@ -187,7 +187,7 @@ class _Work:
             on_progress=lesson.on_progress,
             checkpoint=lesson.checkpoint,
         )
-        return close_task(trained, previous, self.new, task=self.task, method=lesson.method, seed=lesson.seed)
+        return consolidate(trained, previous, self.new, task=self.task, method=lesson.method, seed=lesson.seed)
 
     def _embedded(self, network: Embedder) -> tuple[torch.Tensor, torch.Tensor]:
         nothing = torch.empty(0, network.embedding_dim)
@@ -213,7 +213,7 @@ class _Work:
             fitted = self._fitted(old, (z_old, z_again_old), (z_new, z_again))
         if self.in_shares:
             computed = share_prototypes(
-                self.world, self.classes, method.readout.space(z_new), self.rows[self.own], self.task
+                self.world, self.classes, method.readout.space(z_new), self.targets[self.own], self.task
             )
             if old is None:
                 return computed, DriftReport((), computed.means[:0], computed.means[:0])
@@ -249,33 +249,33 @@ class _Work:
         """Return prototypes and read-out with the images of known classes, (M, D) in the read-out's space, merged."""
         labels = sorted_labels(self.again.labels)
         at = {label: row for row, label in enumerate(prototypes.labels)}
-        rows = [at[label] for label in labels]
-        of = self.again.rows_of(labels)
+        targets = [at[label] for label in labels]
+        of = self.again.targets_of(labels)
         added = torch.bincount(of, minlength=len(labels))
         means, counts, statistics = prototypes.means.clone(), prototypes.counts.clone(), prototypes.statistics
         more = self.pool.means(z, of[self.own_again], added).to(z.dtype)
         if statistics:  # then no rank has only its share of the images
             covariances = class_covariances(z, of, len(labels))
-            statistics = refreshed(statistics, counts, rows, covariances, added, means[rows] - more)
-        readout = self.lesson.method.readout.refreshed(readout, means[rows], counts[rows], more, added)
-        means[rows] = merged_means(means[rows], counts[rows], more, added)
-        counts[rows] += added
+            statistics = refreshed(statistics, counts, targets, covariances, added, means[targets] - more)
+        readout = self.lesson.method.readout.refreshed(readout, means[targets], counts[targets], more, added)
+        means[targets] = merged_means(means[targets], counts[targets], more, added)
+        counts[targets] += added
         return replace(prototypes, means=means, counts=counts, statistics=statistics), readout
 
-    def _read_out(self, z: torch.Tensor, rows: torch.Tensor) -> Tensors:
-        before = {} if self.state is None else self.state.readout
+    def _read_out(self, z: torch.Tensor, targets: torch.Tensor) -> Tensors:
+        before = {} if self.state is None else self.state.readout_state
         readout = self.lesson.method.readout
         if not self.in_shares:  # whoever wrote a read-out need not know of pools
-            return readout.learn(before, z, rows, self.task, self.lesson.seed)
-        return readout.learn(before, z, rows, self.task, self.lesson.seed, self.pool)
+            return readout.learn(before, z, targets, self.task, self.lesson.seed)
+        return readout.learn(before, z, targets, self.task, self.lesson.seed, self.pool)
 
-    def _without_part(self, prototypes: Prototypes, z: torch.Tensor, rows: torch.Tensor) -> Prototypes:
+    def _without_part(self, prototypes: Prototypes, z: torch.Tensor, targets: torch.Tensor) -> Prototypes:
         """Return the prototypes as they would be if the new classes had only these images."""
         first = len(prototypes) - len(self.classes)
         if self.in_shares:
-            new = share_prototypes(self.world, self.classes, z, rows, self.task)
+            new = share_prototypes(self.world, self.classes, z, targets, self.task)
         else:
-            new = Prototypes.of(self.classes, z, rows, self.task, kept_covariance(self.lesson.method))
+            new = Prototypes.of(self.classes, z, targets, self.task, kept_covariance(self.lesson.method))
         kept = prototypes.statistics
         statistics = {n: v if n == "shared" else torch.cat([v[:first], new.statistics[n]]) for n, v in kept.items()}
         return replace(prototypes, means=torch.cat([prototypes.means[:first], new.means]), statistics=statistics)
@@ -292,21 +292,21 @@ class _Work:
         if bool(held.any()):
             splits, honest = [((~held).nonzero().flatten(), held.nonzero().flatten())], True
         else:  # a network that did not learn from these images has seen none of them: each may be held out in turn
-            splits = folds(self.rows, FOLDS, seeding.generator(self.lesson.seed, "folds", self.task))
+            splits = folds(self.targets, FOLDS, seeding.generator(self.lesson.seed, "folds", self.task))
             honest = not trained
         space, first = self.lesson.method.readout.space, len(prototypes) - len(self.classes)
         splits = self._fewer(splits, len(prototypes))
         parts = []
-        own_rows = self.rows[self.own]
+        own_rows = self.targets[self.own]
         for rest, part in ((self._mine(rest), self._mine(part)) for rest, part in splits):
             there = self._without_part(prototypes, space(z[rest]), own_rows[rest])
             means = there.means[first:]
             kept = self._read_out(space(z[rest]), own_rows[rest] + first)
             view = readout_view(z[part], there, self.network, kept)
             scores = self.lesson.method.readout.scores(view)
-            rows = own_rows[part, None]
-            own = distances_to(space(z[part]), means).gather(1, rows).squeeze(1)
-            relative = relative_distances(*self.lesson.method.readout.coordinates(view)).gather(1, rows + first)
+            targets = own_rows[part, None]
+            own = distances_to(space(z[part]), means).gather(1, targets).squeeze(1)
+            relative = relative_distances(*self.lesson.method.readout.coordinates(view)).gather(1, targets + first)
             parts.append(_Checked(scores, own, relative.squeeze(1).float(), own_rows[part]))
         if self.in_shares and parts:
             parts = [self._gathered(parts, splits)]
@@ -314,8 +314,8 @@ class _Work:
         if not parts:
             return before.joined(new).settled(), None
         all_checked = _Checked.joined(parts)
-        right = float((all_checked.scores.argmax(dim=1) == all_checked.rows + first).double().mean())
-        return before.joined(new).settled(), (len(all_checked.rows), right) if honest else None
+        right = float((all_checked.scores.argmax(dim=1) == all_checked.targets + first).double().mean())
+        return before.joined(new).settled(), (len(all_checked.targets), right) if honest else None
 
     def _mine(self, images: torch.Tensor) -> torch.Tensor:
         """Return which of this rank's images are among these of the task."""
@@ -328,11 +328,11 @@ class _Work:
         everywhere = torch.cat([part for _, part in splits])
 
         def gathered(value: torch.Tensor) -> torch.Tensor:
-            rows = value.new_zeros(self.own.stop - self.own.start, *value.shape[1:])
-            rows[mine] = value
-            return self.world.gather(rows, len(self.new), "passes")[everywhere]
+            targets = value.new_zeros(self.own.stop - self.own.start, *value.shape[1:])
+            targets[mine] = value
+            return self.world.gather(targets, len(self.new), "passes")[everywhere]
 
-        return _Checked(gathered(own.scores), gathered(own.distances), gathered(own.relative), self.rows[everywhere])
+        return _Checked(gathered(own.scores), gathered(own.distances), gathered(own.relative), self.targets[everywhere])
 
     def _fewer(self, splits: list[Split], classes: int) -> list[Split]:
         """Return the splits with so few images held out that their scores of all classes are at most `CHECKED_SCORES`.
@@ -356,7 +356,7 @@ class _Checked:
     scores: torch.Tensor
     distances: torch.Tensor
     relative: torch.Tensor
-    rows: torch.Tensor
+    targets: torch.Tensor
 
     @staticmethod
     def joined(parts: list[_Checked]) -> _Checked:
@@ -381,14 +381,14 @@ def _measured(parts: list[_Checked], before: Calibration, count: int, first: int
             relative=known.relative.median(dim=0).values.repeat(count, 1),
         )
     all_checked = _Checked.joined(parts)
-    rows = all_checked.rows
-    images = torch.bincount(rows, minlength=count)
-    quantiles = class_quantiles(all_checked.distances, rows, count)
+    targets = all_checked.targets
+    images = torch.bincount(targets, minlength=count)
+    quantiles = class_quantiles(all_checked.distances, targets, count)
     several = first + count >= SEVERAL
     return Calibration(
         quantiles,
-        class_quantiles(all_checked.relative, rows, count) if several else torch.full_like(quantiles, torch.inf),
-        torch.full((count,), fit_temperature(all_checked.scores, rows + first)),
+        class_quantiles(all_checked.relative, targets, count) if several else torch.full_like(quantiles, torch.inf),
+        torch.full((count,), fit_temperature(all_checked.scores, targets + first)),
         images,
         torch.full((count,), honest) & (images > 0),
     )
@@ -404,7 +404,9 @@ def kept_for(penalties: tuple[Penalty, ...], state: LearnerState) -> tuple[Tenso
         return {**penalty.to_json(), "gamma": None}
 
     # `kept` is empty when no task could train yet.
-    kept = [(measured(old), tensors) for old, tensors in zip(state.penalties, state.trained.kept, strict=False)]
+    kept = [
+        (measured(old), tensors) for old, tensors in zip(state.penalties, state.trained.penalty_state, strict=False)
+    ]
     return tuple(next((t for old, t in kept if old == measured(penalty)), {}) for penalty in penalties)
 
 

@@ -148,16 +148,16 @@ class Trained:
     Attributes:
         network: F^t, in eval mode; never changed again.
         classes: all classes seen so far, in task order, sorted within a task.
-        kept: what each penalty keeps, in the order of the method's penalties.
+        penalty_state: what each penalty keeps, in the order of the method's penalties.
         exemplars: the images kept, or None.
         history: for each epoch of the last task: mean loss, mean of gamma * L_C.
         note: why the network was not trained in the last task, or "".
-        running: the penalties' states at the end of training; `close_task` uses them up.
+        running: the penalties' states at the end of training; `consolidate` uses them up.
     """
 
     network: Embedder
     classes: tuple[Label, ...] = ()
-    kept: tuple[Tensors, ...] = ()
+    penalty_state: tuple[Tensors, ...] = ()
     exemplars: Examples | None = None
     history: tuple[dict[str, float], ...] = ()
     note: str = ""
@@ -212,7 +212,7 @@ def advance(
         seed=seed,
         on_progress=on_progress,
     )
-    return close_task(result, previous, new, task=task, method=method, seed=seed)
+    return consolidate(result, previous, new, task=task, method=method, seed=seed)
 
 
 def train_network(
@@ -235,11 +235,11 @@ def train_network(
     added = sorted_labels(new.labels)
     classes = previous.classes + added
     examples = new if previous.exemplars is None else Examples.concatenate([previous.exemplars, new])
-    rows = examples.rows_of(classes)
-    context = TaskContext(previous.network, method.objective, examples.images, rows, task, seed)
+    targets = examples.targets_of(classes)
+    context = TaskContext(previous.network, method.objective, examples.images, targets, task, seed)
     note = "" if method.schedule.trains(task) else f"the schedule trains {method.schedule.train!r} tasks"
     if not note:
-        note = method.objective.missing_signal(rows)
+        note = method.objective.missing_signal(targets)
         if note:
             warnings.warn(f"task {task}: {note}.", NothingToTrainWarning, stacklevel=3)
     network = previous.network
@@ -247,14 +247,14 @@ def train_network(
         network = copy.deepcopy(network)
         with seeding.global_seed(seed, "new head", task):
             method.objective.start_task(network, context, len(added))
-    before = Trained(network.eval(), classes, previous.kept, previous.exemplars, (), note)
+    before = Trained(network.eval(), classes, previous.penalty_state, previous.exemplars, (), note)
     if note or training.epochs == 0:
         return before
     run = _Run(network, previous.network, method, training, augment, seed, task)
-    run.start(context, previous.kept)
+    run.start(context, previous.penalty_state)
     epoch = 1 if checkpoint is None else run.resume(checkpoint.load())
     for e in range(epoch, training.epochs + 1):
-        run.epoch(e, examples.images, rows)
+        run.epoch(e, examples.images, targets)
         if checkpoint is not None and e < training.epochs:
             checkpoint.save(*run.snapshot())
         if on_progress is not None:
@@ -265,16 +265,16 @@ def train_network(
     return replace(before, network=network.eval(), history=tuple(run.history), running=run.states)
 
 
-def close_task(trained: Trained, previous: Trained, new: Examples, *, task: int, method: Method, seed: int) -> Trained:
+def consolidate(trained: Trained, previous: Trained, new: Examples, *, task: int, method: Method, seed: int) -> Trained:
     """Let penalties measure what they keep, and memory take its images."""
-    context = TaskContext(trained.network, method.objective, new.images, new.rows_of(trained.classes), task, seed)
-    kept = previous.kept
+    context = TaskContext(trained.network, method.objective, new.images, new.targets_of(trained.classes), task, seed)
+    kept = previous.penalty_state
     if method.schedule.trains(task):  # a network that is never trained again needs nothing that holds it
         nothing: tuple[Tensors, ...] = ({},) * len(method.penalties)
-        verbs = zip(method.penalties, previous.kept or nothing, trained.running or nothing, strict=True)
+        verbs = zip(method.penalties, previous.penalty_state or nothing, trained.running or nothing, strict=True)
         kept = tuple(penalty.end_task(context, old, state) for penalty, old, state in verbs)
     exemplars = None if method.exemplars is None else method.exemplars.keep(previous.exemplars, new, trained.network)
-    return replace(trained, kept=kept, exemplars=exemplars, running=())
+    return replace(trained, penalty_state=kept, exemplars=exemplars, running=())
 
 
 _KNOWN_ELEMENTS = 2**28  # of the old network's answers to a task, held at once: 1 GiB

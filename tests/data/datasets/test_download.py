@@ -94,7 +94,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         if "chunked" in fault:
             self.send_header("Transfer-Encoding", "chunked")
-        self.send_header("Connection", "close")  # also tells the handler to close it
+        self.send_header("Connection", "consolidate")  # also tells the handler to close it
         self.end_headers()
         with contextlib.suppress(ConnectionError):
             if fault == "login page, chunked":

@@ -18,7 +18,7 @@ from ..stages import Planned, Tree
 from ..store import Store
 from .worker import Job, Setting, Tell
 
-_ORDER = ("warm", "root", "train", "close", "embed", "readout")
+_ORDER = ("warm", "root", "train", "consolidate", "embed", "readout")
 """What to begin with when several stages are ready: other stages wait for trainings."""
 
 
