@@ -51,7 +51,7 @@ def make(kind, objective=Triplet(margin=2.0, mining="all"), **options):
         spec, backbone = InputSpec((5,), "free", -3.0, 3.0), nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4))
     else:
         images = torch.randn(40, 2, 6, 6).cumsum(2) + rows[:, None, None, None]
-        spec, backbone = IMAGES, Plain(**options) if kind == "plain" else ResNet((4, 6), (1, 1), 2, "cifar")
+        spec, backbone = IMAGES, Plain(**options) if kind == "plain" else ResNet((8, 16), (1, 1), 2, "cifar")
     network = build_embedder(backbone, spec, embedding_dim=3, normalize=False, seed=0).eval()
     return TaskContext(network, objective, images, rows, 1, 0)
 

@@ -18,6 +18,8 @@ from ..common.files import nameless_file
 from ..common.labels import Label
 from ..common.pool import Pool
 from ..common.ram import size_text
+from ..common.sums import S
+from ..common.sums import merged as merge_pieces
 from ..drift.base import Drift, FittedDrift
 from ..drift.kernel import DriftSums, MeanSums
 from ..drift.sdc import SDC, RelativeSDC, relative_bandwidth
@@ -251,3 +253,12 @@ def share_prototypes(
     """
     sums = merged_means(world, MeanSums.empty(len(labels), z.shape[1]).add(z, rows))
     return Prototypes(tuple(labels), sums.finish(z.dtype), sums.counts, torch.full((len(labels),), task))
+
+
+def merged(world: World, sums: S) -> S:
+    """Return the sums over the images of all ranks, merged in the order of the ranks: the same bits on each."""
+    if world.alone:
+        return sums
+    gathered = {name: world.gather(value[None], world.size, "passes") for name, value in sums.pack().items()}
+    kind = type(sums)
+    return merge_pieces([kind(**{name: rows[rank] for name, rows in gathered.items()}) for rank in range(world.size)])
