@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from tests.test_saving import files_of
+from tests.model.test_saving import files_of
 
 from protodrift import IncrementalClassifier, Schedule
 from protodrift.cli import main

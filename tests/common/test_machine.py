@@ -16,7 +16,7 @@ from protodrift.common import machine
 TRAIN = """
 import json
 import torch
-from protodrift import machine
+from protodrift.common import machine
 from protodrift.data import load_digits
 from protodrift.methods import Method
 from protodrift.networks import build_embedder, embed

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.test_saving import files_of, reseal
+from tests.model.test_saving import files_of, reseal
 from torch import nn
 
 from protodrift import Herding, IncrementalClassifier, Schedule, Softmax, StreamingLDA

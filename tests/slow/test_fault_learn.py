@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from tests.test_saving import FULL, fault, files_of
+from tests.model.test_saving import FULL, fault, files_of
 
 from protodrift import IncrementalClassifier
 from protodrift.common import tensorfiles as saving
