@@ -14,7 +14,7 @@ from protodrift.cli import main
 from protodrift.data.datasets import DATASETS
 from protodrift.data.datasets.base import RemoteFile
 
-from ..data.named import layouts
+from ..data.datasets import layouts
 
 
 def test_ls_shows_every_dataset_with_where_it_is_or_how_to_get_it(command, tmp_path):

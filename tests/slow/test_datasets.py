@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ..data.named import layouts
+from ..data.datasets import layouts
 
 pytestmark = pytest.mark.slow
 
