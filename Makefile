@@ -1,7 +1,7 @@
 # Everything on a machine that has only Python (3.10 or newer), pip and make:
 #   make demo        make .venv, install, run the demo
 #   make test        the same environment with the test extra: ruff, mypy, pytest with doctests
-#   make bench       speed side by side with the alternatives: a quarter of an hour on two cores, writes results/
+#   make bench       speed side by side with the alternatives: a quarter of an hour on two cores, writes results/; ARGS="--quick --out DIR" for a look
 #   make test-slow   what really kills, fuzzes, loads or opens a browser; installs the Debian packages it needs
 
 PYTHON ?= python3
@@ -27,7 +27,7 @@ test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest -q -m slow -rP tests
 
 bench: $(VENV)/installed-bench
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run $(ARGS)
 
 # A stamp is newer than pyproject.toml once its install has finished: a second make does not install again, an
 # interrupted one starts over.
@@ -44,6 +44,7 @@ $(VENV)/installed-test: $(VENV)/installed
 # benchmark says so.
 AVALANCHE := dill gdown gputil lightning-utilities matplotlib psutil qpsolvers tensorboard tqdm wandb
 $(VENV)/installed-bench: $(VENV)/installed
+	$(PIP) --editable '.[report]'
 	-$(PIP) --no-deps avalanche-lib pytorchcv torchmetrics torchvision && $(PIP) $(AVALANCHE)
 	touch $@
 

@@ -1,6 +1,6 @@
 """Chooses constants of a recipe on validation images: a part of the training images, the test images are not looked at.
 
-    python benchmarks/choose_constants.py cifar100-eleven --data DIR --out RUN --log results/search.json \\
+    python -m benchmarks.choose_constants cifar100-eleven --data DIR --out RUN --log results/search.json \\
         --methods E-FT,E-FT+SDC --try training.later_learning_rate=1e-6 --try training.later_learning_rate=1e-5
 
 Every `--try` is one comma-separated set of settings, as for `protodrift run --set`. All of them share one store of

@@ -1,7 +1,7 @@
 """Every drift estimator on the same trainings: gap closed and prototype error.
 
-python benchmarks/drift_estimators.py digits --seeds 0,1,2
-python benchmarks/drift_estimators.py cifar100-eleven --data DATA --store RUN   # reads out the trainings in RUN
+python -m benchmarks.drift_estimators digits --seeds 0,1,2
+python -m benchmarks.drift_estimators cifar100-eleven --data DATA --store RUN   # reads out the trainings in RUN
 """
 
 import argparse
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.compare import ESTIMATORS, PROBING, compare, table
 from protodrift.cli.run import add_budget, add_settings, chosen_recipe
-from protodrift.compare import ESTIMATORS, PROBING, compare, table
 from protodrift.errors import InputError
 from protodrift.experiments.run import load_data
 from protodrift.experiments.store import Store

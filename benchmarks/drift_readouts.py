@@ -1,7 +1,7 @@
 """Drift estimators x read-outs on the same trainings: two axes, every pair.
 
-    python benchmarks/drift_readouts.py cifar100-ten --budget drift --data DATA --store RUN --json READOUTS.json
-    python benchmarks/drift_readouts.py --table READOUTS.json ...
+    python -m benchmarks.drift_readouts cifar100-ten --budget drift --data DATA --store RUN --json READOUTS.json
+    python -m benchmarks.drift_readouts --table READOUTS.json ...
 
 Accuracy over all seen classes after the last task. Covariances of every class are moved along with the means by the
 estimators that say how (the others translate a class and leave its covariance). The oracle knows true means only, so
@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.compare import ESTIMATORS, carrying, read_out
 from protodrift.cli.run import add_budget, add_settings, chosen_recipe
-from protodrift.compare import ESTIMATORS, carrying, read_out
 from protodrift.drift import Drift, Oracle
 from protodrift.errors import InputError
 from protodrift.experiments.run import load_data

@@ -1,6 +1,6 @@
 """Puts the cells of several `drift_estimators.py` runs into one table: what was chosen on, and what is reported.
 
-    python benchmarks/drift_table.py eleven.json ten.json cub.json --choose cifar100-ten cifar100-eleven:E-FT,E-LwF \
+    python -m benchmarks.drift_table eleven.json ten.json cub.json --choose cifar100-ten cifar100-eleven:E-FT,E-LwF \
         --default "gated SDC 0.3" --json results/drift.json
 
 Cells of seed 0 in the settings after `--choose` (RECIPE, or RECIPE:METHODS) are where estimator, constants and gate may
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protodrift.compare import LEAST_GAP, Cell, summarize, table
+from benchmarks.compare import LEAST_GAP, Cell, summarize, table
 
 
 def chosen_on(cell: Cell, settings: Sequence[str]) -> bool:

@@ -1,9 +1,9 @@
 """How honest the estimators' uncertainties are, and what the gate saves and misses, against the oracle.
 
-    python benchmarks/drift_uncertainty.py measure cub200-six --budget drift --data DIR --store RUN --json cub.json
-    python benchmarks/drift_uncertainty.py draw cub.json cifar.json --out results/drift_uncertainty
+    python -m benchmarks.drift_uncertainty measure cub200-six --budget drift --data DIR --store RUN --json cub.json
+    python -m benchmarks.drift_uncertainty draw cub.json cifar.json --out results/drift_uncertainty
 
-`measure` follows every old prototype of trainings that are in RUN through the tasks (`protodrift.compare.movements`).
+`measure` follows every old prototype of trainings that are in RUN through the tasks (`benchmarks.compare.movements`).
 `draw` pools several of these files: a figure of predicted against true error (SVG), a table of how often the truth was
 within the prediction, and one of what gates saved (a movement that would have hurt, held back) and missed (one that
 would have helped, held back).
@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.compare import ESTIMATORS, Movement, movements
 from protodrift.cli.run import add_budget, add_settings, chosen_recipe
-from protodrift.compare import ESTIMATORS, Movement, movements
 from protodrift.errors import InputError
 from protodrift.experiments.run import load_data
 from protodrift.experiments.store import Store

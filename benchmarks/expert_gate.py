@@ -1,6 +1,6 @@
 """How often Expert Gate's autoencoders choose the right task, and what each task costs to store, on digits.
 
-python benchmarks/expert_gate.py
+python -m benchmarks.expert_gate
 """
 
 import torch

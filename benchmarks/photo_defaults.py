@@ -1,9 +1,9 @@
 """What `protodrift learn` does by default was chosen with this: months of CUB photos, a frozen and a trained network.
 
-python benchmarks/photo_defaults.py lay CUB_200_2011 OUT          links: val (choose), cub (report), strangers
-python benchmarks/photo_defaults.py frozen OUT/val 160 192        frozen network, nearest mean and SLDA, at these sizes
-python benchmarks/photo_defaults.py trained OUT/cub 96            trained as `learn --train` does: SDC, nothing, joint
-python benchmarks/photo_defaults.py policies OUT/val 96 pretrained 3e-5 1e-5 94  rates and steps of `learn --train`
+python -m benchmarks.photo_defaults lay CUB_200_2011 OUT          links: val (choose), cub (report), strangers
+python -m benchmarks.photo_defaults frozen OUT/val 160 192        frozen network, nearest mean and SLDA, at these sizes
+python -m benchmarks.photo_defaults trained OUT/cub 96            trained as `learn --train` does: SDC, nothing, joint
+python -m benchmarks.photo_defaults policies OUT/val 96 pretrained 3e-5 1e-5 94  rates and steps of `learn --train`
 """
 
 from __future__ import annotations

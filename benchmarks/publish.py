@@ -1,6 +1,6 @@
 """Writes what a run measured into results/: the numbers as compact JSON, and its table with the columns of the issue.
 
-    python benchmarks/publish.py RUN [RUN ...] results/cifar100_eleven
+    python -m benchmarks.publish RUN [RUN ...] results/cifar100_eleven
 
 Several runs are of one recipe: other seeds, or other rows. The JSON is a run's `results.json` with floats rounded to
 five digits; `tests/test_results.py` compares the pages in results/ with it. The Markdown table goes to standard output,

@@ -1,6 +1,6 @@
 """What ranks send each other, and how long a step takes: one training on random images, counted and timed.
 
-    python benchmarks/ranks.py
+    python -m benchmarks.ranks
     torchrun --nproc_per_node=2 benchmarks/ranks.py --backbone resnet32 --side 32 --batch 64
 
 Bytes are what a rank gives to collective operations, by kind (`World.sent`), and what really went over loopback in all,

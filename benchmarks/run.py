@@ -1,150 +1,128 @@
-"""Runs `protodrift bench` in full and writes results/benchmarks.json, results/benchmarks.md and the curve of growth.
+"""Measures speed side by side with the alternatives; writes benchmarks.json, benchmarks.md and the curve of growth.
 
-    make bench                                  about a quarter of an hour on two cores; nothing else should run
-    python benchmarks/run.py --quick --out DIR  to see that it works
+    make bench                                     all cases in full: a quarter of an hour on two cores
+    make bench ARGS="--quick --out DIR"            all cases, small: two minutes or so
+    make bench ARGS="sdc predict --threads 1"      two cases on one thread
+    python -m benchmarks.run --help                the same without make
 
-Avalanche is compared with where it is installed; `make bench` tries to.
+cases:
+  training    a training step, against loops written by hand and Avalanche
+  embedding   embedding images, against the plain eval loop
+  sdc         drift compensation, against the machine's matrix product and the naive forms
+  triplet     the triplet loss with its gradient, against pytorch-metric-learning
+  pipeline    images from memory and from JPEG files, against Pillow one by one
+  tree        nine rows of a recipe with shared stages, against one by one
+  predict     answers, against the bare network
+  growth      one more task beside 100 to 10,000 classes
+
+Ours and an alternative run in turn, several times; the table gives the median of the ratios with its quartiles. Nothing
+else should run meanwhile. Avalanche is compared with where it is installed; `make bench` tries to install it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import subprocess
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protodrift.common.machine import wait_briefly
+
+if TYPE_CHECKING:
+    from .speed.harness import Result
 
 if __name__ == "__main__":  # not in the processes of plain sides, which start from this file too
     wait_briefly()  # as the command line does, before torch is imported
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
-
-def main() -> int:
-    from protodrift import bench
-    from protodrift.cli.bench import measure, text
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table and write the files; after Ctrl-C, of what is finished."""
     from protodrift.common.tensorfiles import replace_file
+    from protodrift.errors import InputError
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help="which; none: all")
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--repeats", type=int)
-    parser.add_argument("--threads", type=int)
-    args = parser.parse_args()
-    chosen = list(bench.choose(args.cases))
+    from . import speed
+    from .speed.harness import machine
+    from .speed.tables import as_json, as_markdown, as_text, page
+
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="which cases; all if none is named")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where to write (results)")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, three rounds: to see that it works")
+    parser.add_argument("--repeats", type=_positive, metavar="N", help="rounds of each comparison")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="threads of PyTorch")
+    args = parser.parse_args(argv)
+    try:
+        chosen = list(speed.choose(args.cases))
+    except InputError as error:
+        parser.error(str(error))
     results, interrupted = measure(chosen, quick=args.quick, repeats=args.repeats, threads=args.threads)
-    facts = bench.machine()
-    print(text(results))
     settings = {"cases": chosen, "quick": args.quick, "repeats": args.repeats, "finished": not interrupted}
-    document = bench.as_json(results, facts, settings)
+    document = as_json(results, machine(), settings)
+    print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    print(as_text(results) if results else "nothing was finished.")
     args.out.mkdir(parents=True, exist_ok=True)
     replace_file(args.out / "benchmarks.json", (json.dumps(document, indent=1) + "\n").encode())
     curve = next((one.numbers["curve"] for one in results if "curve" in one.numbers), None)
-    drawn = curve is not None and draw(curve, args.out / "benchmarks_growth.png")
-    replace_file(args.out / "benchmarks.md", page(document, bench.as_markdown(results), curve, drawn).encode())
+    picture = draw(curve, args.out / "benchmarks_growth.png") if curve else None
+    replace_file(args.out / "benchmarks.md", page(document, as_markdown(results), curve, picture).encode())
     return 130 if interrupted else 0
 
 
-def page(document: dict[str, Any], table: str, curve: list[dict[str, Any]] | None, drawn: bool) -> str:
-    machine = ", ".join(f"{name} {value}" for name, value in document["machine"].items())
-    size = "the quick sizes" if document["settings"]["quick"] else "the full sizes"
-    lines = [
-        "# Speed, side by side",
-        "",
-        f"Measured by `make bench` with {size}: {machine}.",
-        "",
-        "Both sides of a line ran in turn in one run; the ratio is the median over rounds, with its quartiles. `x`:",
-        "how many times as fast ours is. What each side does stands at the top of its file in `src/protodrift/bench/`;",
-        "that both compute the same is tested in `tests/bench`. Times, rates and the number of rounds are in",
-        "`benchmarks.json`. What costs what: [docs/cost.md](../docs/cost.md).",
-        "",
-        table,
-        "",
-    ]
-    rates = [one for one in document["results"] if "images_per_second" in one["numbers"] or "gflops" in one["numbers"]]
-    if rates:
-        lines += [
-            "## Rates",
-            "",
-            "For the formulas of docs/cost.md, on this machine.",
-            "",
-            "| what | rate |",
-            "|---|---|",
-        ]
-        said = set()
-        for one in rates:
-            images, gflops = one["numbers"].get("images_per_second"), one["numbers"].get("gflops")
-            rate = f"{images:,.0f} images/s" if images else f"{gflops:.0f} Gflop/s"
-            what = f"{one['case']}, {one['name']}" + (f", {one['what']}" if one["what"] != "protodrift" else "")
-            if what not in said:
-                lines.append(f"| {what} | {rate} |")
-            said.add(what)
-        lines.append("")
-    if curve:
-        lines += ["## One more task beside many classes", ""]
-        if drawn:
-            lines += ["![Seconds of one more task by the number of known classes](benchmarks_growth.png)", ""]
-        lines += [
-            "| known classes | s | of it SDC and read-out, s | memory, MiB | saving, s | model, MB |",
-            "|---:|---:|---:|---:|---:|---:|",
-        ]
-        for point in curve:
-            cells = [
-                f"{point['classes']:,}",
-                f"{point['seconds']:.2f}",
-                f"{point['seconds_of_sdc_and_readout']:.2f}",
-                f"{point['ram_bytes'] / 2**20:.0f}",
-                f"{point['seconds_saving']:.2f}",
-                f"{point['model_bytes'] / 1e6:.1f}",
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-        lines.append("")
-    return "\n".join(lines)
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more; got {number}")
+    return number
 
 
-def draw(curve: list[dict[str, Any]], file: Path) -> bool:
-    """Draw seconds by known classes with the charts of the report; a browser turns them into a picture."""
-    from protodrift.report.page import style
-    from protodrift.report.svg import line_chart
+def measure(
+    cases: Sequence[str], *, quick: bool = False, repeats: int | None = None, threads: int | None = None
+) -> tuple[list[Result], bool]:
+    """Run cases; return what they measured, and whether Ctrl-C ended them early."""
+    from protodrift.common.machine import tune
 
-    seconds = [point["seconds"] for point in curve]
-    terms = [point["seconds_of_sdc_and_readout"] for point in curve]
-    chart = line_chart(
-        {
-            "one more task": seconds,
-            "SDC, read-out": terms,
-            "all else": [whole - part for whole, part in zip(seconds, terms, strict=True)],
-        },
-        [f"{point['classes']:,}" for point in curve],
-        "seconds",
-        x_label="known classes",
-        unit=" s",
-        decimals=2,
-        include=(0.0,),
-    )
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        print(f"no picture of the growth: none of {', '.join(BROWSERS)} is installed.", file=sys.stderr)
-        return False
-    with tempfile.TemporaryDirectory() as folder:
-        html = Path(folder) / "page.html"
-        html.write_text(
-            f"<!doctype html><style>{style()} body, main {{ margin: 8px; padding: 0 }}</style><main>{chart}</main>"
-        )
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        command += ["--force-device-scale-factor=2", "--window-size=760,480", f"--screenshot={Path(folder) / 'p.png'}"]
-        done = subprocess.run([*command, html.as_uri()], capture_output=True, timeout=120, check=False)
-        if done.returncode or not (Path(folder) / "p.png").exists():
-            print("no picture of the growth: the browser could not draw it.", file=sys.stderr)
-            return False
-        shutil.copyfile(Path(folder) / "p.png", file)
-    return True
+    from . import speed
+    from .speed.harness import Setup
+    from .speed.tables import cells
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    say(tune(threads))
+    results: list[Result] = []
+    try:
+        for name in cases:
+            for one in speed.CASES[name](Setup(quick, repeats, say)):
+                results.append(one)
+                say("  " + "  ".join(cell for cell in cells(one)[2:] if cell))
+    except KeyboardInterrupt:
+        say("interrupted; this is what is finished:")
+        return results, True
+    return results, False
+
+
+def draw(curve: list[dict[str, Any]], file: Path) -> str | None:
+    """Draw seconds by known classes as a PNG; return its name, or None where altair is not installed."""
+    try:
+        import altair
+    except ImportError:
+        print("no picture of the growth: altair is not installed (the extra `report` has it).", file=sys.stderr)
+        return None
+    points = []
+    for point in curve:
+        whole, part = point["seconds"], point["seconds_of_sdc_and_readout"]
+        for what, seconds in {"one more task": whole, "SDC, read-out": part, "all else": whole - part}.items():
+            points.append({"known classes": point["classes"], "seconds": seconds, "what": what})
+    lines = altair.Chart(altair.Data(values=points)).mark_line(point=True)
+    lines.encode(
+        x=altair.X("known classes:O").axis(format=",", labelAngle=0),
+        y="seconds:Q",
+        color=altair.Color("what:N", sort=None),
+    ).properties(width=640, height=360).save(file, scale_factor=2)
+    return file.name
 
 
 if __name__ == "__main__":

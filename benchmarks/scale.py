@@ -1,6 +1,6 @@
 """The constants of docs/scale.md: CPU time of what grows with images and classes, one thread, in one run.
 
-    python benchmarks/scale.py --scratch DIR --out results/scale.json
+    python -m benchmarks.scale --scratch DIR --out results/scale.json
 
 Every number is the least of three rounds of CPU time (`time.process_time`): on a shared machine the rest is waiting.
 NCM is measured in turn with FAISS's exact search, where that is installed.
@@ -38,7 +38,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     result = {
-        "command": "python benchmarks/scale.py",
+        "command": "python -m benchmarks.scale",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores shared with other work, 1 thread",
         "decode_ms_per_photo": decoding(),
         "stored_read_us_per_photo": reading(args.scratch),

@@ -1,6 +1,6 @@
 """How much memory and time a task of many embeddings takes when they lie in shards on disk.
 
-    python benchmarks/streams.py --scratch DIR --out results/streams.json
+    python -m benchmarks.streams --scratch DIR --out results/streams.json
 
 Makes --vectors pairs of unit vectors (z_old, z_new) of --width numbers in shards, then computes the prototypes of their
 classes and moves as many old prototypes by SDC, each in a process of its own: `VmHWM` of /proc is the most memory it
@@ -40,7 +40,7 @@ def main() -> None:
         return
     args.scratch.mkdir(parents=True, exist_ok=True)
     result = {
-        "command": "python benchmarks/streams.py --scratch DIR "
+        "command": "python -m benchmarks.streams --scratch DIR "
         f"--vectors {args.vectors} --width {args.width} --classes {args.classes}",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores shared with other work, 1 thread",
         "pairs_bytes": 8 * args.vectors * args.width,
@@ -82,7 +82,7 @@ def measured(work):
         import numpy  # noqa: F401  imports are no part of the time
         import torch
 
-        import protodrift.shards  # noqa: F401
+        import benchmarks.shards  # noqa: F401
 
         torch.set_num_threads(1)
         wall, cpu = time.perf_counter(), time.process_time()
@@ -124,7 +124,7 @@ def idle(args: argparse.Namespace) -> None:
 
 def write(args: argparse.Namespace) -> dict[str, float]:
     """Write the shards."""
-    from protodrift.shards import Shards, ShardWriter
+    from benchmarks.shards import Shards, ShardWriter
 
     count = int(args.classes)
     target = folder(args.scratch, count)
@@ -140,9 +140,9 @@ def one_pass(args: argparse.Namespace) -> None:
     """Prototypes of `count` new classes and the drift of `count` old ones, checksums included."""
     import torch
 
+    from benchmarks.shards import Shards, update_from_shards
     from protodrift import SDC
     from protodrift.prototypes.store import Prototypes
-    from protodrift.shards import Shards, update_from_shards
 
     count = int(args.classes)
     near = torch.randn(count, args.width, generator=torch.Generator().manual_seed(3))
@@ -165,7 +165,7 @@ def check(args: argparse.Namespace) -> dict[str, float]:
     """Compare what was moved with Eq. 10 by numpy."""
     import torch
 
-    from protodrift.shards import Shards
+    from benchmarks.shards import Shards
 
     where = folder(args.scratch, int(args.classes))
     some = torch.load(where / "some.pt", weights_only=True)
@@ -201,7 +201,7 @@ def naive(shards, prototypes):
 
 def prototypes_only(args: argparse.Namespace) -> None:
     """Prototypes alone: what reading, checking and summing takes without the kernel."""
-    from protodrift.shards import Shards, update_from_shards
+    from benchmarks.shards import Shards, update_from_shards
 
     update_from_shards(None, Shards(folder(args.scratch, int(args.classes))), None, task=1)
 

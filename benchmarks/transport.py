@@ -1,6 +1,6 @@
 """Moves stored vectors of EfficientNet-Lite0 into the space of Lite1, over real photos; and times 1 M x 512 vectors.
 
-    python benchmarks/transport.py --data DIR --cache SCRATCH --out results/transport.json
+    python -m benchmarks.transport --data DIR --cache SCRATCH --out results/transport.json
 
 CUB-200-2011's training photos, 96 x 96, unit vectors. 3,000 are pairs, 2,494 the store, 500 the queries; no photo is in
 two parts. Recall@k: of the k nearest vectors of the re-embedded store, how many are among the k found. Embeddings are

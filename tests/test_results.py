@@ -1,13 +1,13 @@
 """What results/ claims is what its data says."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from protodrift.compare import Cell, summarize
+from benchmarks import drift_readouts, drift_table
+from benchmarks.compare import Cell, summarize
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -246,34 +246,25 @@ def test_joint_training_is_above_all_rows_of_eleven_tasks(eleven):
     assert f"The best row above is {joint - best:.1f} points below" in page
 
 
-def loaded(name):
-    """A script of benchmarks/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, RESULTS.parent / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def drift():
     """The cells of results/drift.json: those that were chosen on, and those that are reported."""
-    module = loaded("drift_table")
     cells = [Cell(**one) for one in json.loads((RESULTS / "drift.json").read_text())]
-    chosen = [c for c in cells if module.chosen_on(c, ["cifar100-ten", "cifar100-eleven:E-FT,E-LwF"])]
-    return module, chosen, [c for c in cells if c not in chosen]
+    chosen = [c for c in cells if drift_table.chosen_on(c, ["cifar100-ten", "cifar100-eleven:E-FT,E-LwF"])]
+    return chosen, [c for c in cells if c not in chosen]
 
 
 def test_the_drift_page_prints_what_was_measured(drift):
-    module, chosen, reported = drift
+    chosen, reported = drift
     page = (RESULTS / "drift.md").read_text()
-    for part in (module.narrow(chosen, large=True), module.narrow(reported, large=True)):
+    for part in (drift_table.narrow(chosen, large=True), drift_table.narrow(reported, large=True)):
         assert part in page
-    assert module.narrow(reported, large=False) in page
-    assert module.against(reported, "gated local linear", "SDC 0.3") in page
+    assert drift_table.narrow(reported, large=False) in page
+    assert drift_table.against(reported, "gated local linear", "SDC 0.3") in page
 
 
 def test_what_the_drift_page_claims(drift):
-    _, chosen, reported = drift
+    chosen, reported = drift
     assert {c.seed for c in chosen} == {0}
     told = {one.estimator: one for one in summarize(reported)}
     ours, sdc = told["gated local linear"], told["SDC 0.3"]
@@ -289,13 +280,12 @@ def test_what_the_drift_page_claims(drift):
     assert min(gated) > -0.0013
 
 
-def test_the_drift_pages_of_full_trainings_and_read_outs_print_what_was_measured(drift):
-    module, _, _ = drift
+def test_the_drift_pages_of_full_trainings_and_read_outs_print_what_was_measured():
     cells = [Cell(**one) for one in json.loads((RESULTS / "drift_cpu.json").read_text())]
     page = (RESULTS / "drift_cpu.md").read_text()
-    for part in (module.narrow(cells, large=True), module.narrow(cells, large=False)):
+    for part in (drift_table.narrow(cells, large=True), drift_table.narrow(cells, large=False)):
         assert part in page
-    assert module.against(cells, "gated local linear", "SDC 0.3") in page
+    assert drift_table.against(cells, "gated local linear", "SDC 0.3") in page
     told = {one.estimator: one for one in summarize(cells)}
     ours, sdc = told["gated local linear"], told["SDC 0.3"]
     assert f"closes {ours.gap_closed:.2f} of the gap, SDC {sdc.gap_closed:.2f}**" in page
@@ -303,7 +293,7 @@ def test_the_drift_pages_of_full_trainings_and_read_outs_print_what_was_measured
     assert f"closes {told['ADC 25'].gap_closed:.2f}: nearly as much as SDC on CUB" in page
     assert len(cells) == 12 * len(told)
     readouts = json.loads((RESULTS / "drift_readouts.json").read_text())
-    assert loaded("drift_readouts").tables(readouts) in (RESULTS / "drift.md").read_text()
+    assert drift_readouts.tables(readouts) in (RESULTS / "drift.md").read_text()
     for setting in ("cifar100-ten", "cifar100-eleven", "cub200-six"):
         own = {(r["readout"], r["drift"]): r["overall"] for r in readouts if r["setting"] == setting}
         for readout in ("ridge", "Mahalanobis"):
@@ -313,7 +303,7 @@ def test_the_drift_pages_of_full_trainings_and_read_outs_print_what_was_measured
 
 def test_the_gap_closed_by_adc_and_by_estimators_that_keep_covariances(drift):
     page = (RESULTS / "drift.md").read_text()
-    _, chosen, reported = drift
+    chosen, reported = drift
     rows = page.split("## ADC")[1].split("## ")[0].splitlines()
     for cell in json.loads((RESULTS / "drift_adc.json").read_text()):
         closed = (cell["accuracy"] - cell["none"]) / (cell["oracle"] - cell["none"])

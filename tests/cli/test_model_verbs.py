@@ -13,12 +13,12 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from tests.model.test_saving import files_of
 
 from protodrift import IncrementalClassifier, Schedule
 from protodrift.cli import main
 from protodrift.common import tensorfiles as saving
 from protodrift.model import defaults
+from tests.model.test_saving import files_of
 
 COLORS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 220), "white": (240, 240, 240)}
 

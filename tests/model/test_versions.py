@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model.test_saving import files_of, reseal
 from torch import nn
 
 from protodrift import Herding, IncrementalClassifier, Schedule, Softmax, StreamingLDA
@@ -23,6 +22,7 @@ from protodrift.common import tensorfiles as saving
 from protodrift.errors import InputError, ModelFileError
 from protodrift.model.audit import account, class_bytes
 from protodrift.model.forget import forget
+from tests.model.test_saving import files_of, reseal
 
 load = IncrementalClassifier.load
 FORMAT1 = Path(__file__).parents[1] / "models" / "format1"

@@ -5,13 +5,13 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from tests.model.test_saving import FULL, fault, files_of
 
 from protodrift import IncrementalClassifier
 from protodrift.common import tensorfiles as saving
 from protodrift.data.photos import find_photos
 from protodrift.errors import ProtodriftError
 from protodrift.model.learn import carry_out, prepare, unfinished, workplace
+from tests.model.test_saving import FULL, fault, files_of
 
 pytestmark = pytest.mark.slow
 

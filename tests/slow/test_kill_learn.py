@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.model.test_saving import read_only
-from tests.slow.test_full_disk import disk  # noqa: F401  a fixture
 
 from protodrift import IncrementalClassifier
 from protodrift.common import tensorfiles as saving
+from tests.model.test_saving import read_only
+from tests.slow.test_full_disk import disk  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.slow
 

@@ -16,6 +16,8 @@ from PIL import Image
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
+
 PEAK = """
 def peak():
     status = open("/proc/self/status").read()
@@ -28,6 +30,7 @@ def measured(script: str, *args: object, **environment: str) -> list[float]:
     done = subprocess.run(
         [sys.executable, "-c", PEAK + script, *map(str, args)],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        cwd=ROOT,  # benchmarks/ is imported from there
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -38,7 +41,7 @@ def measured(script: str, *args: object, **environment: str) -> list[float]:
 
 WRITE = """
 import sys, torch
-from protodrift.shards import ShardWriter
+from benchmarks.shards import ShardWriter
 count, width = int(sys.argv[2]), 256
 with ShardWriter(sys.argv[1], width, classes=range(100)) as writer:
     g = torch.Generator().manual_seed(0)
@@ -52,7 +55,7 @@ ONE_PASS = """
 import sys, torch
 from protodrift import SDC
 from protodrift.prototypes.store import Prototypes
-from protodrift.shards import Shards, update_from_shards
+from benchmarks.shards import Shards, update_from_shards
 ones = torch.ones(100, dtype=torch.long)
 mu = torch.nn.functional.normalize(torch.randn(100, 256, generator=torch.Generator().manual_seed(1)), dim=1)
 old = Prototypes(tuple(range(-100, 0)), mu, ones, ones)
@@ -77,7 +80,8 @@ def test_ten_times_the_embeddings_take_the_same_memory(tmp_path):
 
 LEARN = """
 import sys
-from protodrift import Schedule, defaults, learning
+from protodrift import Schedule
+from protodrift.model import defaults, learn as learning
 from protodrift.data.photos import find_photos
 defaults.pretrained_installed = lambda: False
 with learning.workplace(sys.argv[1]) as place:

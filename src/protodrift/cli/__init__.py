@@ -15,7 +15,6 @@ from ..common.machine import wait_briefly
 from ..distributed import launched
 from . import (
     backbones,
-    bench,
     data,
     demo,
     evaluate,
@@ -51,7 +50,6 @@ VERBS = (
     transport,
     data,
     backbones,
-    bench,
 )
 
 

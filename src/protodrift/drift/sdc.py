@@ -15,7 +15,7 @@ from .base import Drift, FittedDrift, check_pairs, check_prototypes
 
 _IMAGES, _PROTOTYPES = 2048, 1024
 """Kernel weights held at once: 8 MB of float32. Smaller blocks lose time in the matrix products, larger ones in exp and
-sums, which then read memory instead of the cache (`protodrift bench sdc`)."""
+sums, which then read memory instead of the cache (`make bench ARGS=sdc`)."""
 
 
 def semantic_drift(prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.Tensor, sigma: float) -> torch.Tensor:

@@ -15,8 +15,9 @@ from functools import partial
 
 import torch
 
-from ..networks.build import in_layout
-from ..networks.embedder import Embedder, embed
+from protodrift.networks.build import in_layout
+from protodrift.networks.embedder import Embedder, embed
+
 from .elsewhere import Elsewhere
 from .harness import Result, Setup, Side, clocked, compared, interleaved
 from .material import network_for, pictures

@@ -18,15 +18,16 @@ from typing import Any
 
 import torch
 
-from ..data.examples import Examples
-from ..drift import SDC, semantic_drift
-from ..learner import IncrementalClassifier
-from ..prototypes.store import Prototypes
-from ..readouts.ncm import squared_distances
-from ..training.calibration import Calibration, fit_temperature
-from ..training.state import LearnedTask, LearnerState
-from ..training.task import FOLDS
-from ..training.trainer import Training
+from protodrift.data.examples import Examples
+from protodrift.drift import SDC, semantic_drift
+from protodrift.learner import IncrementalClassifier
+from protodrift.prototypes.store import Prototypes
+from protodrift.readouts.ncm import squared_distances
+from protodrift.training.calibration import Calibration, fit_temperature
+from protodrift.training.state import LearnedTask, LearnerState
+from protodrift.training.task import FOLDS
+from protodrift.training.trainer import Training
+
 from .elsewhere import Elsewhere
 from .harness import Result, Setup, Side, clocked, compared, interleaved, quartiles
 from .material import pictures

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from ..data.datasets.decode import decode_files
-from ..data.examples import Examples
-from ..data.photos import find_photos, read_photos
-from ..data.views import CropFlip
-from ..networks.embedder import laid_out
+from protodrift.data.datasets.decode import decode_files
+from protodrift.data.examples import Examples
+from protodrift.data.photos import find_photos, read_photos
+from protodrift.data.views import CropFlip
+from protodrift.networks.embedder import laid_out
+
 from .harness import Result, Setup, clocked, compared, interleaved
 from .material import pictures
 from .training import PAD, Work, our_side

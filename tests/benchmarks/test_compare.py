@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.compare import ESTIMATORS, Cell, compare, movements, read_out, summarize, table
 from protodrift import SDC, LwF, Method, Oracle, TaskStream, Training, Triplet
 from protodrift.common.config import decode, encode
-from protodrift.compare import ESTIMATORS, Cell, compare, movements, read_out, summarize, table
 from protodrift.data import load_digits
 from protodrift.drift import ADC, Gated, LocalLinear, MeanShift
 from protodrift.errors import InputError

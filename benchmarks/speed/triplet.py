@@ -14,8 +14,9 @@ import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 from pytorch_metric_learning.utils import loss_and_miner_utils
 
-from ..objectives import Triplet
-from ..objectives.metric import MINING
+from protodrift.objectives import Triplet
+from protodrift.objectives.metric import MINING
+
 from .harness import Result, Setup, Side, clocked, compared, interleaved
 
 OURS, LIBRARY = "protodrift", "pytorch-metric-learning"

@@ -1,4 +1,4 @@
-"""The harness: order of sides, ratios, aims, tables, and the verb."""
+"""The harness: order of sides, ratios, aims, tables, and the program."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import os
 
 import pytest
 
-from protodrift import bench
-from protodrift.bench.elsewhere import Elsewhere
-from protodrift.bench.harness import compared, interleaved, quartiles, reaches, skipped
-from protodrift.cli import bench as verb
-from protodrift.cli import main
+from benchmarks import run, speed
+from benchmarks.speed.elsewhere import Elsewhere
+from benchmarks.speed.harness import compared, interleaved, machine, quartiles, reaches, skipped
+from benchmarks.speed.tables import as_json, as_markdown, as_text
 from protodrift.errors import InputError
 
 SECONDS = {"ours": [1.0, 2.0, 4.0], "theirs": [2.0, 2.0, 12.0]}
@@ -57,7 +56,7 @@ def test_one_round_has_no_spread():
 
 def test_a_missed_aim_and_a_side_that_is_missing_are_said():
     results = [compared("c", "n", SECONDS, "ours", "theirs", aim=">= 5"), skipped("c", "n", "ours", "gone", "no gone")]
-    page, text = bench.as_markdown(results), verb.text(results)
+    page, text = as_markdown(results), as_text(results)
     assert "| 2x | 1.5-2.5 | >= 5 | **no** |" in page
     assert "1. no gone" in page
     assert "not run [1]" in text
@@ -66,7 +65,7 @@ def test_a_missed_aim_and_a_side_that_is_missing_are_said():
 
 
 def test_json_holds_everything_and_no_place():
-    document = bench.as_json([compared("c", "n", SECONDS, "ours", "theirs")], bench.machine(), {"quick": True})
+    document = as_json([compared("c", "n", SECONDS, "ours", "theirs")], machine(), {"quick": True})
     assert json.loads(json.dumps(document))["results"][0]["ratio"] == 2.0
     assert set(document["machine"]) == {
         "processor", "cores", "threads", "instructions", "system", "python", "torch", "protodrift",
@@ -76,8 +75,8 @@ def test_json_holds_everything_and_no_place():
 
 def test_an_unknown_case_is_refused_with_a_guess():
     with pytest.raises(InputError, match="'predict'"):
-        bench.choose(["predikt"])
-    assert list(bench.choose(["sdc", "training"])) == ["training", "sdc"]
+        speed.choose(["predikt"])
+    assert list(speed.choose(["sdc", "training"])) == ["training", "sdc"]
 
 
 def once(value):
@@ -105,29 +104,42 @@ def two_cases(monkeypatch):
         yield compared("growth", "m", SECONDS, "ours", "theirs")
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(bench.CASES, "predict", whole)
-    monkeypatch.setitem(bench.CASES, "growth", interrupted)
+    monkeypatch.setitem(speed.CASES, "predict", whole)
+    monkeypatch.setitem(speed.CASES, "growth", interrupted)
 
 
-def test_the_verb_prints_a_table_and_writes_json(two_cases, tmp_path, capsys):
-    assert main(["bench", "predict", "--quick", "--json", str(tmp_path / "b.json")]) == 0
+def test_the_program_prints_a_table_and_writes_its_files(two_cases, tmp_path, capsys):
+    assert run.main(["predict", "--quick", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr()
     assert "half way" in said.err
     assert "ours" in said.out
-    document = json.loads((tmp_path / "b.json").read_text())
+    document = json.loads((tmp_path / "benchmarks.json").read_text())
     assert [one["case"] for one in document["results"]] == ["predict"]
     assert document["settings"] == {"cases": ["predict"], "quick": True, "repeats": None, "finished": True}
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "with the quick sizes" in page
+    assert "| predict | n | ours | theirs |" in page
 
 
 def test_ctrl_c_prints_what_is_finished(two_cases, tmp_path, capsys):
-    assert main(["bench", "predict", "growth", "--json", str(tmp_path / "b.json")]) == 130
+    assert run.main(["predict", "growth", "--out", str(tmp_path)]) == 130
     out = capsys.readouterr().out
     assert "predict" in out
     assert "growth" in out
-    assert json.loads((tmp_path / "b.json").read_text())["settings"]["finished"] is False
+    assert json.loads((tmp_path / "benchmarks.json").read_text())["settings"]["finished"] is False
 
 
-def test_wrong_options_are_refused(capsys):
-    assert main(["bench", "--repeats", "0"]) == 1
-    assert main(["bench", "nothing"]) == 1
-    assert "no benchmark 'nothing'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--repeats", "0"], "must be 1 or more; got 0"), (["nothing"], "there is no benchmark 'nothing'")],
+)
+def test_wrong_options_are_refused(words, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run.main(words)
+    assert message in capsys.readouterr().err
+
+
+def test_the_curve_of_growth_is_drawn_without_a_browser(tmp_path):
+    points = [{"classes": 100, "seconds": 1.0, "seconds_of_sdc_and_readout": 0.2}]
+    assert run.draw(points, tmp_path / "growth.png") == "growth.png"
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")

@@ -26,16 +26,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..common.seeding import generator
-from ..data.batches import class_balanced_batches
-from ..data.examples import Examples
-from ..data.views import CropFlip
-from ..methods import Method
-from ..networks.build import in_layout
-from ..networks.embedder import Embedder
-from ..objectives import Triplet
-from ..objectives.metric import valid_triplets
-from ..training.trainer import Trained, Training, train_network
+from protodrift.common.seeding import generator
+from protodrift.data.batches import class_balanced_batches
+from protodrift.data.examples import Examples
+from protodrift.data.views import CropFlip
+from protodrift.methods import Method
+from protodrift.networks.build import in_layout
+from protodrift.networks.embedder import Embedder
+from protodrift.objectives import Triplet
+from protodrift.objectives.metric import valid_triplets
+from protodrift.training.trainer import Trained, Training, train_network
+
 from .elsewhere import Elsewhere
 from .harness import Result, Setup, Side, compared, interleaved, skipped
 from .material import network_for, pictures

@@ -10,7 +10,7 @@
         for ...: writer.write(rows, z_old=z_old, z_new=z_new)
     new, report = update_from_shards(old, Shards("task2.shards"), SDC(0.3), task=2)
 
-Prototypes and drift are sums over images (`drift.sharded`), so one pass over the shards gives both. It holds one shard
+Prototypes and drift are sums over images (`drift.kernel`), so one pass over the shards gives both. It holds one shard
 of the embeddings, and O(K D) for K prototypes: how many images there are does not matter.
 """
 
@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,18 +29,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from .common.files import file_sha256
-from .common.labels import Label
-from .common.tensorfiles import packed_manifest, replace_file, sync_directory
-from .data.arrays import read_labels
-from .data.examples import Examples
-from .drift.base import FittedDrift, check_prototypes
-from .drift.kernel import DriftSums, MeanSums
-from .drift.sdc import SDC, KernelSums
-from .errors import InputError, ModelFileError
-from .networks.embedder import Embedder, embed
-from .prototypes.store import Prototypes
-from .prototypes.update import DriftReport, compensate
+from protodrift.common.files import file_sha256
+from protodrift.common.labels import Label
+from protodrift.common.tensorfiles import packed_manifest, replace_file, sync_directory
+from protodrift.data.arrays import read_labels
+from protodrift.data.examples import Examples
+from protodrift.drift.base import FittedDrift, check_prototypes
+from protodrift.drift.kernel import DriftSums, MeanSums
+from protodrift.drift.sdc import SDC, KernelSums
+from protodrift.errors import InputError, ModelFileError
+from protodrift.networks.embedder import Embedder, embed
+from protodrift.prototypes.store import Prototypes
+from protodrift.prototypes.update import DriftReport, compensate
 
 FORMAT = "protodrift-shards"
 FORMAT_VERSION = 1
@@ -428,37 +428,6 @@ class _Known(FittedDrift):
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         return self.after, self.values
-
-
-@dataclass(frozen=True)
-class ShardedSDC(FittedDrift):
-    """SDC whose vector field lies in shards, or in any source of pieces that can be read again.
-
-        fitted = ShardedSDC(SDC(0.3), Shards("task2.shards"))
-        fitted.transport(prototypes)         # one pass over the shards
-
-    Attributes:
-        config: sigma.
-        pairs: `Shards`, or pieces (z_old, z_new), (n, D) each; a generator can be asked once.
-        dtype: as for `Sweep.of`.
-    """
-
-    config: SDC
-    pairs: Shards | Iterable[tuple[torch.Tensor, torch.Tensor]]
-    dtype: Any = None
-
-    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return mu + Delta (Eq. 13), and the `effective_samples` behind each prototype's Delta."""
-        if not len(prototypes):
-            return prototypes, {"effective_samples": prototypes.new_zeros(0)}
-        whole = Sweep.of(0, prototypes.shape[1], prototypes, self.config.sigma, self.dtype)
-        pairs = self.pairs
-        if isinstance(pairs, Shards):
-            pairs = ((piece["z_old"], piece["z_new"]) for piece in pairs.pieces("z_old", "z_new"))
-        for z_old, z_new in pairs:
-            for block in whole.drifts:
-                block.add(z_old, z_new)
-        return whole.moved()
 
 
 def _at_least_float32(array: np.ndarray) -> torch.Tensor:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from .common.labels import Label, sorted_labels
-from .drift import (
+from protodrift.common.labels import Label, sorted_labels
+from protodrift.drift import (
     ADC,
     SDC,
     AdaGauss,
@@ -34,11 +34,11 @@ from .drift import (
     Ridge,
     RidgeToIdentity,
 )
-from .errors import InputError
-from .experiments.stages import MethodResult, Tree
-from .methods import Method, with_drift
-from .prototypes.covariance import Covariance
-from .readouts import Readout, RidgeClassifier, View
+from protodrift.errors import InputError
+from protodrift.experiments.stages import MethodResult, Tree
+from protodrift.methods import Method, with_drift
+from protodrift.prototypes.covariance import Covariance
+from protodrift.readouts import Readout, RidgeClassifier, View
 
 LEAST_GAP = 0.02
 

@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from ..drift import semantic_drift
+from protodrift.drift import semantic_drift
+
 from .elsewhere import Elsewhere
 from .harness import (
     Result,

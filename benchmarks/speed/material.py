@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..data.arrays import InputSpec
-from ..data.examples import Examples
-from ..networks.build import build_embedder
-from ..networks.embedder import Embedder
+from protodrift.data.arrays import InputSpec
+from protodrift.data.examples import Examples
+from protodrift.networks.build import build_embedder
+from protodrift.networks.embedder import Embedder
 
 
 def pictures(classes: int, each: int, side: int, *, noise: float = 40, seed: int = 0) -> Examples:

@@ -13,12 +13,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..data.examples import Dataset
-from ..data.tasks import TaskStream
-from ..experiments.recipe import Recipe
-from ..experiments.recipes import get_recipe
-from ..experiments.stages import MethodResult, Network
-from ..experiments.store import Store
+from protodrift.data.examples import Dataset
+from protodrift.data.tasks import TaskStream
+from protodrift.experiments.recipe import Recipe
+from protodrift.experiments.recipes import get_recipe
+from protodrift.experiments.stages import MethodResult, Network
+from protodrift.experiments.store import Store
+
 from .harness import Result, Setup, clocked, compared, interleaved
 from .material import pictures
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from protodrift.bench import embedding, growth, pipeline, predict, sdc, training, tree, triplet
+from benchmarks.speed import embedding, growth, pipeline, predict, sdc, training, tree, triplet
 from protodrift.data.views import CropFlip
 from protodrift.networks import embed
 from protodrift.objectives.metric import MINING

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from protodrift import __version__
 
 Side = Callable[[], float]
 """One side of a comparison: does its work once and returns the seconds that count."""

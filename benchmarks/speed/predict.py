@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ..drift import SDC
-from ..learner import IncrementalClassifier
-from ..networks.embedder import embed, evaluating, laid_out
-from ..training.trainer import Training
+from protodrift.drift import SDC
+from protodrift.learner import IncrementalClassifier
+from protodrift.networks.embedder import embed, evaluating, laid_out
+from protodrift.training.trainer import Training
+
 from .harness import Result, Setup, clocked, compared, interleaved
 from .material import pictures
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from protodrift import shards as room
+from benchmarks import shards
+from benchmarks.shards import Shards, ShardWriter, embed_to_shards, sweep, update_from_shards
 from protodrift.data import load_digits
 from protodrift.data.arrays import InputSpec
 from protodrift.drift import SDC, Ridge, semantic_drift
 from protodrift.errors import InputError, ModelFileError
 from protodrift.networks import build_embedder, embed
 from protodrift.prototypes.store import Prototypes, class_means
-from protodrift.shards import ShardedSDC, Shards, ShardWriter, embed_to_shards, sweep, update_from_shards
 
 LABELS = ("auk", "emu", "jay", "owl", "tit")
 
@@ -56,7 +56,7 @@ def test_what_is_written_is_read_in_order_whatever_the_pieces(task, tmp_path):
 
 def test_one_pass_gives_the_prototypes_and_the_drift_of_the_whole(task, tmp_path, monkeypatch):
     old, rows, z_old, z_new = task
-    monkeypatch.setattr(room, "PROTOTYPE_BLOCK", 1)  # each old prototype in a block of its own
+    monkeypatch.setattr(shards, "PROTOTYPE_BLOCK", 1)  # each old prototype in a block of its own
     new, report = update_from_shards(old, written(tmp_path / "s", task), SDC(0.3), task=2)
     assert new.labels == ("ibis", "kea", *LABELS)
     assert (new.counts.tolist(), new.tasks.tolist()) == ([7, 9, 201, 201, 201, 200, 200], [1, 1, 2, 2, 2, 2, 2])
@@ -80,17 +80,6 @@ def test_parts_of_shards_merge_to_the_whole_also_where_a_part_is_empty(task, tmp
     assert torch.equal(merged.means.counts, whole.means.counts)
     torch.testing.assert_close(merged.means.finish(), class_means(z_new, rows, 5), rtol=0, atol=1e-6)
     torch.testing.assert_close(merged.moved()[0], SDC(0.1).fit(z_old, z_new).transport(old.means), rtol=0, atol=1e-6)
-
-
-def test_drift_can_be_asked_for_any_prototypes_from_shards_or_from_pieces(task, tmp_path):
-    old, _, z_old, z_new = task
-    whole = SDC(0.3).fit(z_old, z_new).transport(old.means)
-    fitted = ShardedSDC(SDC(0.3), written(tmp_path / "s", task))
-    for _ in range(2):  # shards can be read again
-        torch.testing.assert_close(fitted.transport(old.means), whole, rtol=0, atol=1e-6)
-    pieces = ((z_old[i : i + 50], z_new[i : i + 50]) for i in range(0, 1003, 50))
-    torch.testing.assert_close(ShardedSDC(SDC(0.3), pieces).transport(old.means), whole, rtol=0, atol=1e-6)
-    assert fitted.transport(old.means[:0]).shape == (0, 16)
 
 
 def test_half_precision_is_read_as_float32(task, tmp_path):
