@@ -20,9 +20,10 @@ import torch
 from protodrift.data.arrays import InputSpec
 from protodrift.data.examples import Examples
 from protodrift.distributed import joined
-from protodrift.distributed.passes import OnRanks, can_merge, embedded_share, share_prototypes
+from protodrift.distributed.passes import can_merge, embedded_share, merged
 from protodrift.methods import METHODS
 from protodrift.networks.build import build_embedder
+from protodrift.prototypes.store import ClassSums, Prototypes
 from protodrift.prototypes.update import compensate
 from protodrift.training import trainer
 from protodrift.training.trainer import Trained, Training, consolidate, train_network
@@ -110,8 +111,10 @@ def main() -> None:
 
         def merge() -> None:
             z_old, z_new = (embedded_share(world, n, images) for n in (old_network, trained.network))
-            means = share_prototypes(world, classes, z_new, rows, 1)
-            compensate(means, OnRanks(world).fit(method.drift, z_old, z_new))
+            sums = merged(world, ClassSums.of(z_new, rows, len(classes)))
+            prototypes = Prototypes.from_sums(classes, sums, 1)
+            drift_sums = merged(world, method.drift.sums(prototypes.means, z_old, z_new))
+            compensate(prototypes, method.drift.fit_sums(prototypes.means, drift_sums))
 
         measured("prototypes and SDC of a task", merge)
 

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from protodrift import SDC, IncrementalClassifier, distributed
-from protodrift.common.pool import HERE
 from protodrift.data import Dataset, load_digits
 from protodrift.data.arrays import InputSpec
 from protodrift.data.examples import Examples
@@ -24,10 +23,10 @@ from protodrift.data.tasks import TaskStream
 from protodrift.data.views import CropFlip
 from protodrift.distributed import passes
 from protodrift.distributed.batches import check_agreement
-from protodrift.distributed.passes import OnRanks, merged_drift, merged_means
+from protodrift.distributed.passes import merged
 from protodrift.distributed.world import World
 from protodrift.distributed.writing import compute_together
-from protodrift.drift import DriftSums, Gated, LocalLinear, MeanSums, RelativeSDC, Ridge
+from protodrift.drift import Gated, LocalLinear, Ridge
 from protodrift.errors import InputError, ProtodriftError, RunError
 from protodrift.experiments.stages import Network, Tree
 from protodrift.experiments.store import Store
@@ -35,6 +34,7 @@ from protodrift.methods import METHODS, Method, Schedule
 from protodrift.networks.build import build_embedder, embedding_options
 from protodrift.objectives import Triplet
 from protodrift.penalties import EWC, MAS, TaskContext, rewc
+from protodrift.prototypes import ClassSums
 from protodrift.readouts import StreamingLDA
 from protodrift.training import trainer
 from protodrift.training.trainer import Trained, Training
@@ -154,10 +154,11 @@ def sums(found: dict[str, torch.Tensor], world: World) -> None:
         z_new, rows = z_old + torch.randn(count, 5, generator=g), torch.randint(3, (count,), generator=g)
         z_old[: count // 2] += 500  # on the first ranks all weights underflow beside the others'
         own = world.own(count)
-        moved, diagnostics = merged_drift(world, DriftSums(prototypes, 0.3).add(z_old[own], z_new[own])).finish()
+        fitted = SDC(0.3).fit_sums(prototypes, merged(world, SDC(0.3).sums(prototypes, z_old[own], z_new[own])))
+        moved, diagnostics = fitted.explain(prototypes)
         found[f"sums/moved{count}"], found[f"sums/samples{count}"] = moved, diagnostics["effective_samples"]
-        means = merged_means(world, MeanSums.empty(3, 5).add(z_new[own], rows[own]))
-        found[f"sums/means{count}"], found[f"sums/counts{count}"] = means.finish(), means.counts
+        sums = merged(world, ClassSums.of(z_new[own], rows[own], 3))
+        found[f"sums/means{count}"], found[f"sums/counts{count}"] = sums.means(), sums.counts
 
 
 def rotations(found: dict[str, torch.Tensor], world: World) -> None:
@@ -202,7 +203,7 @@ LESSONS = {
     "local": {"drift": Gated(LocalLinear())},
     "slda": {"drift": None, "readout": StreamingLDA(), "schedule": Schedule(train="first")},
 }
-"""Lessons of a classifier: only a ridge looks at all embeddings at once."""
+"""Tasks of a classifier. SDC and SLDA declare sums; for the others every rank gathers the embeddings."""
 
 
 def lesson(found: dict[str, torch.Tensor], world: World) -> None:
@@ -232,15 +233,8 @@ def lesson(found: dict[str, torch.Tensor], world: World) -> None:
     found["lesson/own/prototypes"] = own.state_.prototypes.means
 
 
-POOLED = (
-    Gated(SDC(0.9)), RelativeSDC(0.5), RelativeSDC(0.7, neighbors=3), LocalLinear(), Gated(LocalLinear(0.5)),
-)  # fmt: skip
-"""Estimators that need no embeddings of other ranks."""
-
-
-def pooled(found: dict[str, torch.Tensor], world: World) -> None:
-    """The gate, clusters and SLDA's scatter of images that lie on ranks, in float64."""
-    pool = HERE if world.alone else OnRanks(world)
+def declared(found: dict[str, torch.Tensor], world: World) -> None:
+    """SDC and SLDA from sums that ranks merge, in float64."""
     g = torch.Generator().manual_seed(2)
     for classes, count in ((6, 90), (2, 40), (1, 3), (1, 1)):  # of one image, all ranks but one have none
         z_old = torch.randn(count, 5, generator=g, dtype=torch.float64)
@@ -248,13 +242,16 @@ def pooled(found: dict[str, torch.Tensor], world: World) -> None:
         z_new = z_old @ torch.randn(5, 5, generator=g, dtype=torch.float64) + rows[:, None]
         prototypes = torch.randn(4, 5, generator=g, dtype=torch.float64)
         own = world.own(count)
-        name = f"pooled/{classes} {count}"
-        for drift in POOLED:
-            moved, said = pool.fit(drift, z_old[own], z_new[own], rows[own]).explain(prototypes)
-            found[f"{name}/{drift}/moved"] = moved
-            found.update({f"{name}/{drift}/{key}": value for key, value in said.items()})
-        kept = StreamingLDA().learn({}, z_new[own], rows[own] + 3, 1, 0, pool)
+        name = f"declared/{classes} {count}"
+        sums = merged(world, SDC(0.9).sums(prototypes, z_old[own], z_new[own]))
+        moved, values = SDC(0.9).fit_sums(prototypes, sums).explain(prototypes)
+        found[f"{name}/moved"], found[f"{name}/samples"] = moved, values["effective_samples"]
+        readout = StreamingLDA()
+        scatter = merged(world, readout.sums(z_new[own], rows[own] + 3, 16))
+        kept = readout.learn_sums({}, scatter, 1, 0)
         found[f"{name}/scatter"], found[f"{name}/count"] = kept["scatter"], kept["count"]
+        whole = readout.learn({}, z_new, rows + 3, 1, 0), SDC(0.9).fit(z_old, z_new).transport(prototypes)
+        found[f"{name}/whole scatter"], found[f"{name}/whole moved"] = whole[0]["scatter"], whole[1]
 
 
 def stored(found: dict[str, torch.Tensor], world: World) -> None:

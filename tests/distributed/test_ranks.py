@@ -32,7 +32,7 @@ ranks, program = load("ranks"), load("program")
 def two(tmp_path_factory):
     """What two ranks found."""
     out = tmp_path_factory.mktemp("two")
-    return ranks.run(2, out, "sums", "pooled", "stored", "refusals", "lesson", "uneven", "views and dropout")
+    return ranks.run(2, out, "sums", "declared", "stored", "refusals", "lesson", "uneven", "views and dropout")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def one():
     found = {}
     with torch.random.fork_rng():
         program.sums(found, ALONE)
-        program.pooled(found, ALONE)
+        program.declared(found, ALONE)
         program.stored(found, ALONE)
         program.lesson(found, ALONE)
         for name in ("uneven", "views and dropout"):
@@ -105,14 +105,15 @@ def test_a_classifier_learns_the_same_from_shares(one, two, name):
         assert torch.equal(two[f"1/lesson/{name}/counts{number}"], one[f"lesson/{name}/counts{number}"])
 
 
-def test_the_gate_clusters_and_slda_of_shares_are_those_of_the_whole(one, two):
+def test_declared_sums_of_shares_give_what_the_whole_gives(one, two):
     """In float64, also with classes that a rank has nothing of, and with one image in all."""
-    names = [key for key in one if key.startswith("pooled/")]
-    assert any(key.endswith("/gate") for key in names)
-    assert any(key.endswith("/scatter") for key in names)
+    names = [key for key in one if key.startswith("declared/")]
+    assert len(names) == 4 * 6
     for key in names:
         for rank in range(2):
             torch.testing.assert_close(two[f"{rank}/{key}"], one[key], rtol=1e-9, atol=1e-9, msg=f"{rank}/{key}")
+        if "whole " in key:
+            torch.testing.assert_close(one[key.replace("whole ", "")], one[key], rtol=1e-9, atol=1e-9, msg=key)
 
 
 def test_embeddings_reach_the_first_rank_in_blocks_and_nobody_else(one, two):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from protodrift.common.config import decode, encode
-from protodrift.drift import SDC, Oracle, sdc, semantic_drift
+from protodrift.drift import SDC, Oracle, kernel, kernel_sums, semantic_drift
 from protodrift.errors import InputError
 
 
@@ -18,9 +18,9 @@ def field():
 @pytest.mark.parametrize(("images", "prototypes"), [(1, 1), (7, 6), (7, 4), (499, 1), (10**9, 10**9)])
 def test_the_size_of_the_blocks_does_not_matter(field, images, prototypes, monkeypatch):
     whole = semantic_drift(*field, 0.7)
-    monkeypatch.setattr(sdc, "_IMAGES", images)
-    monkeypatch.setattr(sdc, "_PROTOTYPES", prototypes)
-    torch.testing.assert_close(semantic_drift(*field, 0.7), whole, rtol=1e-12, atol=1e-13)
+    monkeypatch.setattr(kernel, "_IMAGES", images)
+    monkeypatch.setattr(kernel, "_PROTOTYPES", prototypes)
+    torch.testing.assert_close(kernel_sums(*field, 0.7).drift, whole, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
@@ -32,13 +32,13 @@ def test_sums_over_shards_merge_to_the_whole(field, shards, sigma):
     z_new = torch.cat([z_new, z_new[:50] + 1000])
     center = z_old.mean(dim=0)
     parts = [
-        sdc.kernel_sums(prototypes, old, new, sigma, center=center)
+        kernel_sums(prototypes, old, new, sigma, center=center)
         for old, new in zip(z_old.tensor_split(shards), z_new.tensor_split(shards), strict=True)
     ]
     merged = parts[0]
     for part in parts[1:]:
         merged = merged.merge(part)
-    whole = sdc.kernel_sums(prototypes, z_old, z_new, sigma)
+    whole = kernel_sums(prototypes, z_old, z_new, sigma)
     torch.testing.assert_close(merged.drift, whole.drift, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(merged.effective_samples, whole.effective_samples, rtol=1e-8, atol=1e-10)
 

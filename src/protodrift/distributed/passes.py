@@ -1,13 +1,12 @@
 """Ordered passes over images: each rank embeds its share, and what follows from all of them is merged.
 
-Prototypes, SDC, its gate and the covariance of SLDA are sums over images, so only sums travel, and no rank ever holds
-all embeddings. Those that are stored go to the first rank block by block, and from there into a file.
+Where all that follows is declared as sums (prototypes, SDC, the covariance of SLDA) only these are sent, and no rank
+ever holds all embeddings. Those that are stored go to the first rank block by block, and from there into a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,20 +14,12 @@ import numpy as np
 import torch
 
 from ..common.files import nameless_file
-from ..common.labels import Label
-from ..common.pool import Pool
 from ..common.ram import size_text
 from ..common.sums import S
 from ..common.sums import merged as merge_pieces
-from ..drift.base import Drift, FittedDrift
-from ..drift.kernel import DriftSums, MeanSums
-from ..drift.sdc import SDC, RelativeSDC, relative_bandwidth
-from ..drift.successors.gate import Gated
-from ..drift.successors.local import LocalLinear
 from ..errors import RunError
 from ..networks.embedder import Embedder, block_rows, embed, embed_in_parts
-from ..prototypes.store import Prototypes
-from .world import Tensors, World
+from .world import World
 
 if TYPE_CHECKING:
     from ..methods import Method
@@ -127,132 +118,19 @@ def _room(count: int, size: int, kind: torch.dtype, folder: Path | None) -> torc
     return torch.from_numpy(mapped)
 
 
-def merged_means(world: World, sums: MeanSums) -> MeanSums:
-    """Return the sums and counts over all ranks."""
-    sums = MeanSums(sums.sums.clone(), sums.counts.clone())
-    world.sum([sums.sums], "passes")
-    world.sum([sums.counts], "passes")
-    return sums
-
-
-def merged_drift(world: World, own: DriftSums) -> DriftSums:
-    """Return the kernel sums over all ranks, merged in the order of the ranks: the same bits on every one."""
-    if world.alone:
-        return own
-    parts = {name: world.gather(part[None], world.size, "passes") for name, part in own.pack().items()}
-    merged = own.unpack({name: part[0] for name, part in parts.items()})
-    for rank in range(1, world.size):
-        merged = merged.merge(own.unpack({name: part[rank] for name, part in parts.items()}))
-    return merged
-
-
-class OnRanks(Pool):
-    """The images lie on several ranks, each its share. All ranks ask together."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def total(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum over all ranks."""
-        values = values.clone()
-        self.world.sum([values], "passes")
-        return values
-
-    def least(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the least over all ranks, element by element."""
-        return self.world.gather(values[None], self.world.size, "passes").amin(dim=0)
-
-    def smallest(self, values: torch.Tensor, k: int) -> torch.Tensor:
-        """Return the k-th smallest of each row, (R,): 64 rounds of counting halve the numbers that it can be.
-
-        Numbers that are not negative have the order of their bits, so the answer is exact.
-        """
-        bits = values.double().contiguous().view(torch.int64)
-        low = torch.full((len(values),), -1)
-        high = torch.full((len(values),), torch.inf, dtype=torch.float64).view(torch.int64)
-        while bool((high - low > 1).any()):  # k numbers or more are <= high, fewer than k are <= low
-            middle = low + (high - low) // 2
-            enough = self.total((bits <= middle[:, None]).sum(dim=1)) >= k
-            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-        return high.view(torch.float64)
-
-    def farthest(self, z: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Return the row with the largest value; of several, the first rank's."""
-        best = torch.full((1, 1 + z.shape[1]), -torch.inf, dtype=torch.float64)
-        if len(z):
-            at = values.argmax()
-            best = torch.cat([values[at, None], z[at]])[None].double()
-        rows = self.world.gather(best, self.world.size, "passes")
-        return rows[rows[:, 0].argmax(), 1:].to(z.dtype)
-
-    def fit(
-        self, drift: Drift, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None
-    ) -> FittedDrift:
-        """Return the estimator fitted on the pairs of all ranks; only for what `can_merge` accepts."""
-        if isinstance(drift, (Gated, LocalLinear)):
-            return drift.fit_in(self, z_old, z_new, labels)
-        assert isinstance(drift, (SDC, RelativeSDC))
-        return _FittedOnRanks(self, drift, z_old, z_new)
-
-
-@dataclass(frozen=True)
-class _FittedOnRanks(FittedDrift):
-    """SDC with a vector field that lies on several ranks."""
-
-    ranks: OnRanks
-    config: SDC | RelativeSDC
-    z_old: torch.Tensor
-    z_new: torch.Tensor
-
-    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return mu + Delta (Eq. 13) and what the estimator says beside it, the same on every rank."""
-        if isinstance(self.config, SDC):
-            return self._merged(prototypes, self.config.sigma)
-        told = self.config.fraction, self.config.neighbors
-        sigma = relative_bandwidth(prototypes, self.z_old, *told, self.ranks)
-        moved, said = self._merged(prototypes, sigma)
-        return moved, {**said, "sigma": sigma.to(prototypes.dtype)}
-
-    def _merged(self, prototypes: torch.Tensor, sigma: float | torch.Tensor) -> tuple[torch.Tensor, Tensors]:
-        return merged_drift(self.ranks.world, DriftSums(prototypes, sigma).add(self.z_old, self.z_new)).finish()
-
-
-_FROM_SUMS = (SDC, RelativeSDC, LocalLinear)
-
-
 def can_merge(method: Method) -> bool:
-    """Return whether a method's prototypes, drift and read-out follow from sums over images.
+    """Return whether all that follows from a task's embeddings follows from sums over images that merge.
 
-    SDC and local linear drift, gated or not, and read-outs that learn nothing or from sums (SLDA) do. Other drift
-    estimators and read-outs look at all embeddings at once: for them every rank gathers these.
+    Prototypes do. Exemplars, covariances, and drift estimators or read-outs that declare no sums look at all embeddings
+    at once: for them every rank gathers these.
     """
-    from ..readouts import Readout
-
-    readout, drift = method.readout, method.drift
-    learns = type(readout).learn is not Readout.learn and not readout.learns_from_sums
-    moving = drift.estimator if isinstance(drift, Gated) else drift
+    drift, readout = method.drift, method.readout
     return (
         method.exemplars is None
-        and not learns
         and readout.keeps is None
-        and (moving is None or type(moving) in _FROM_SUMS)
+        and readout.can_merge
+        and (drift is None or (drift.declares_sums and drift.keeps is None))
     )
-
-
-def share_prototypes(
-    world: World, labels: Sequence[Label], z: torch.Tensor, rows: torch.Tensor, task: int
-) -> Prototypes:
-    """Compute the prototypes of a task's classes (Eq. 3) from the embeddings that each rank has.
-
-    Args:
-        world: the ranks.
-        labels: K classes.
-        z: (n, D) this rank's.
-        rows: (n,) their classes.
-        task: t.
-    """
-    sums = merged_means(world, MeanSums.empty(len(labels), z.shape[1]).add(z, rows))
-    return Prototypes(tuple(labels), sums.finish(z.dtype), sums.counts, torch.full((len(labels),), task))
 
 
 def merged(world: World, sums: S) -> S:

@@ -1,10 +1,10 @@
 """How stored prototypes are moved when the network moves: semantic drift compensation and its relatives."""
 
 from ..prototypes.update import DriftReport, compensate
-from .base import Drift, FittedDrift
-from .kernel import DriftSums, MeanSums
+from .base import Drift, FittedDrift, Known
+from .kernel import DriftSums, KernelSums, MeanSums, kernel_sums
 from .oracle import Oracle
-from .sdc import SDC, FittedSDC, KernelSums, RelativeSDC, semantic_drift
+from .sdc import SDC, FittedSDC, semantic_drift
 from .successors.adagauss import AdaGauss
 from .successors.adc import ADC, Probes, adversarial_pairs
 from .successors.blend import Blend
@@ -15,6 +15,7 @@ from .successors.gate import Gated
 from .successors.gp import GaussianProcess
 from .successors.linear import MeanShift, Procrustes, Ridge, RidgeToIdentity
 from .successors.local import LocalLinear
+from .successors.relative import RelativeSDC
 from .successors.residual import AffineKernel
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "GaussianProcess",
     "HeldOut",
     "KernelSums",
+    "Known",
     "LocalLinear",
     "MeanShift",
     "MeanSums",
@@ -45,6 +47,7 @@ __all__ = [
     "RidgeToIdentity",
     "adversarial_pairs",
     "compensate",
+    "kernel_sums",
     "leave_one_class_out",
     "semantic_drift",
 ]

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..common.pool import HERE, Pool
-
 _SMALLEST = 1e-10
 """Eigenvalues of a Gram matrix below this share of the largest are rounding: embeddings come in float32, whose relative
 error of 1e-7 is 1e-14 in squares, summed over images. A 512-dimensional embedding of 64 features has 448 of them."""
@@ -38,20 +36,6 @@ class Spectrum:
         return inverse
 
 
-def ridge_solve(inputs: torch.Tensor, outputs: torch.Tensor, ridge: float) -> torch.Tensor:
-    """Return argmin_A |M A - Z|^2 + lambda |A|^2, lambda = ridge * trace(M'M) / D: (N, D), (N, E) -> (D, E).
-
-    With ridge = 0 it is the solution of least norm.
-
-    >>> ridge_solve(torch.tensor([[1.0, 0.0], [2.0, 0.0]]), torch.tensor([[3.0], [6.0]]), 0.0).round(decimals=6)
-    tensor([[3.],
-            [0.]], dtype=torch.float64)
-    """
-    inputs, outputs = inputs.double(), outputs.double()
-    solution: torch.Tensor = Spectrum.of(inputs.T @ inputs).inverse(ridge) @ (inputs.T @ outputs)
-    return solution
-
-
 def squared_distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return squared Euclidean distances, (K, D), (N, D) -> (K, N), in float64, centered against cancellation."""
     center = b.double().mean(dim=0)
@@ -60,9 +44,9 @@ def squared_distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return cross.add_(a.square().sum(dim=1, keepdim=True)).clamp_(min=0)
 
 
-def subspace(z: torch.Tensor, pool: Pool = HERE) -> tuple[torch.Tensor, torch.Tensor]:
+def subspace(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mean (D,) and an orthonormal basis (D, r) of the directions in which z, (N, D), varies at all."""
     z = z.double()
-    mean = pool.total(z.sum(dim=0)) / pool.images(z)
+    mean = z.sum(dim=0) / len(z)
     centered = z - mean
-    return mean, Spectrum.of(pool.total(centered.T @ centered)).vectors
+    return mean, Spectrum.of(centered.T @ centered).vectors

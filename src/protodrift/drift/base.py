@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, overload
 
 import torch
 
 from ..common.config import Config
+from ..common.sums import Sums
 from ..errors import InputError
 from ..prototypes.covariance import Covariance
 
@@ -58,8 +60,38 @@ class FittedDrift(ABC):
 
 
 @dataclass(frozen=True)
-class Drift(Config):
-    """How stored prototypes are moved after a task. Configuration only."""
+class Known(FittedDrift):
+    """Prototypes whose new places are known already; it can be asked about these only.
+
+    Attributes:
+        moved: (K, D) where they are now.
+        values: named (K,) diagnostics.
+    """
+
+    moved: torch.Tensor
+    values: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the known places."""
+        if prototypes.shape != self.moved.shape:
+            raise ValueError(
+                f"new places are known for prototypes of shape {tuple(self.moved.shape)}, not {tuple(prototypes.shape)}"
+            )
+        return self.moved.clone(), self.values
+
+
+@dataclass(frozen=True)
+class Drift(Config, ABC):
+    """How stored prototypes are moved after a task. Configuration only.
+
+    A subclass is a frozen dataclass with `fit`. Everything else is optional:
+
+    - `keeps`: what it needs to be kept of every class beside the mean.
+    - `sums` and `fit_sums`: for images that lie in pieces (on ranks). An estimator that declares no sums still works
+      there: the embeddings of all pieces are gathered.
+    - `needs_networks` and `probe`: for estimators that need images and both networks.
+    - `evaluation_only`: for those that need old data.
+    """
 
     evaluation_only: ClassVar[bool] = False
     """Whether it needs old data, which a real learner does not have."""
@@ -73,14 +105,35 @@ class Drift(Config):
         return None
 
     @abstractmethod
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDrift:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedDrift:
         """Look at the embeddings of the SAME current images before and after the task.
 
         Args:
             z_old: (N, D) z^{t-1}, through the network before the task.
             z_new: (N, D) z^t, through the network after it; row i is the same view of the same image.
-            labels: (N,) class indices of the images, for estimators that use them.
+            targets: (N,) class indices of the images, for estimators that use them.
         """
+
+    @property
+    def declares_sums(self) -> bool:
+        """Whether `sums` and `fit_sums` are there."""
+        return type(self).sums is not Drift.sums
+
+    def sums(
+        self, prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None
+    ) -> Sums | None:
+        """Return sums over some images from which the movement of these prototypes follows; None: there are none.
+
+        Args:
+            prototypes: (K, D) that will be asked about, the same for all pieces.
+            z_old, z_new: (n, D) the pairs of this piece, as for `fit`; n may be 0.
+            targets: (n,) their classes.
+        """
+        return None
+
+    def fit_sums(self, prototypes: torch.Tensor, sums: Sums) -> FittedDrift:
+        """Return the estimator fitted on all pieces, from their merged sums; it knows these prototypes only."""
+        raise NotImplementedError(f"{type(self).__name__} declares sums and has no fit_sums: write both or neither.")
 
     def probe(
         self, network_old: Network, network_new: Network, images: torch.Tensor, prototypes: torch.Tensor
@@ -95,12 +148,13 @@ class Drift(Config):
         raise InputError(f"{type(self).__name__} does not look at images: use fit(z_old, z_new).")
 
 
-def check_pairs(z_old: torch.Tensor, z_new: torch.Tensor, *, same_size: bool = True) -> None:
+def check_pairs(z_old: torch.Tensor, z_new: torch.Tensor, *, same_size: bool = True, empty: bool = False) -> None:
     """Refuse embeddings that cannot be pairs.
 
     Args:
         z_old, z_new: (N, D_old) and (N, D_new).
         same_size: whether D_old and D_new must be equal.
+        empty: whether N may be 0.
     """
     wrong = z_old.ndim != 2 or z_new.ndim != 2 or len(z_old) != len(z_new)
     if wrong or (same_size and z_old.shape != z_new.shape):
@@ -108,7 +162,7 @@ def check_pairs(z_old: torch.Tensor, z_new: torch.Tensor, *, same_size: bool = T
             f"z_old and z_new must be (N, D) embeddings of the same N images, got {tuple(z_old.shape)} and "
             f"{tuple(z_new.shape)}"
         )
-    if len(z_old) == 0:
+    if len(z_old) == 0 and not empty:
         raise ValueError("drift cannot be measured from no images: z_old and z_new are empty")
 
 
@@ -116,6 +170,12 @@ def check_prototypes(prototypes: torch.Tensor, size: int) -> None:
     """Refuse prototypes that are not (K, size)."""
     if prototypes.ndim != 2 or prototypes.shape[1] != size:
         raise ValueError(f"prototypes must be (K, {size}), got {tuple(prototypes.shape)}")
+
+
+def check_sigma(sigma: float) -> None:
+    """Refuse a bandwidth that is not a positive number."""
+    if not (isinstance(sigma, (int, float)) and math.isfinite(sigma) and sigma > 0):
+        raise ValueError(f"sigma must be a finite number greater than 0, got {sigma!r}")
 
 
 def check_gaussians(prototypes: torch.Tensor, covariances: torch.Tensor) -> None:

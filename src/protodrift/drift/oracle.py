@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from .base import Drift, FittedDrift
+from .base import Drift, FittedDrift, Known
 
 
 @dataclass(frozen=True)
@@ -16,23 +16,10 @@ class Oracle(Drift):
 
     evaluation_only: ClassVar[bool] = True
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDrift:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedDrift:
         """Refuse: pairs of current images do not hold the answer."""
         raise ValueError("the oracle needs the old classes' true means: use Oracle().knowing(true_means)")
 
     def knowing(self, true_means: torch.Tensor) -> FittedDrift:
         """Return an estimator that answers with the true means of the old classes, (K, D), in prototype order."""
-        return _Known(true_means)
-
-
-@dataclass(frozen=True)
-class _Known(FittedDrift):
-    true_means: torch.Tensor
-
-    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return the true means."""
-        if prototypes.shape != self.true_means.shape:
-            raise ValueError(
-                f"the oracle knows means of shape {tuple(self.true_means.shape)}, not {tuple(prototypes.shape)}"
-            )
-        return self.true_means.clone(), {}
+        return Known(true_means)

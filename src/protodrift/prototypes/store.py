@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..common.labels import Label
+from ..common.sums import Sums
 from . import covariance as class_statistics
 from .covariance import Covariance, Tensors
 
@@ -32,11 +33,38 @@ def class_means(z: torch.Tensor, targets: torch.Tensor, count: int) -> torch.Ten
     tensor([[1., 2.],
             [5., 5.]])
     """
-    sums = torch.zeros(count, z.shape[1], dtype=torch.float64)
-    for some, of in zip(z.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):  # z may be a file, larger than memory
-        sums.index_add_(0, of, some.double())
-    counts = torch.bincount(targets, minlength=count)
-    return (sums / counts[:, None]).to(z.dtype)
+    return ClassSums.of(z, targets, count).means(z.dtype)
+
+
+@dataclass(frozen=True)
+class ClassSums(Sums):
+    """Sums and counts of each class, from which its mean follows (Eq. 3).
+
+    Attributes:
+        counts: (K,) int64, images of each class.
+        sums: (K, D) float64, the sum of their embeddings.
+    """
+
+    counts: torch.Tensor
+    sums: torch.Tensor
+
+    @staticmethod
+    def of(z: torch.Tensor, targets: torch.Tensor, count: int) -> ClassSums:
+        """Return the sums over (N, D) embeddings of classes (N,) in 0..K-1, K = count; N may be 0."""
+        if z.ndim != 2 or len(z) != len(targets):
+            raise ValueError(f"z must be (N, D) with N targets, got {tuple(z.shape)} and {tuple(targets.shape)}")
+        sums = torch.zeros(count, z.shape[1], dtype=torch.float64)
+        for some, of in zip(z.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):  # z may be a file beyond memory
+            sums.index_add_(0, of, some.double())
+        return ClassSums(torch.bincount(targets, minlength=count), sums)
+
+    def merge(self, other: ClassSums) -> ClassSums:
+        """Return the sums over both sets of images."""
+        return ClassSums(self.counts + other.counts, self.sums + other.sums)
+
+    def means(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return the means, (K, D); a class without an image gets NaN."""
+        return (self.sums / self.counts[:, None]).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -88,6 +116,13 @@ class Prototypes:
             torch.full((len(labels),), task),
             {} if covariance is None else covariance.measure(z, targets, len(labels)),
         )
+
+    @staticmethod
+    def from_sums(
+        labels: Sequence[Label], sums: ClassSums, task: int, dtype: torch.dtype = torch.float32
+    ) -> Prototypes:
+        """Return the prototypes of a task's classes from sums over its images (Eq. 3), which may have been merged."""
+        return Prototypes(tuple(labels), sums.means(dtype), sums.counts, torch.full((len(labels),), task))
 
     @staticmethod
     def joined(old: Prototypes | None, new: Prototypes) -> Prototypes:

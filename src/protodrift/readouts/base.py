@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from ..common.config import Config
-from ..common.pool import HERE, Pool
+from ..common.sums import Sums
 from ..errors import InputError
 from ..prototypes.covariance import Covariance, dense
 from ..prototypes.covariance import Tensors as Tensors
@@ -72,8 +72,19 @@ class View:
 
 
 @dataclass(frozen=True)
-class Readout(Config):
-    """How an embedding gets its class. Configuration only; what it learns goes through `learn` as named tensors."""
+class Readout(Config, ABC):
+    """How an embedding gets its class. Configuration only; what it learns goes through `learn` as named tensors.
+
+    A subclass is a frozen dataclass with `scores`. Everything else is optional:
+
+    - `space` and `space_name`: where prototypes are averaged and compared.
+    - `keeps`: what is kept of every class beside its mean.
+    - `learn`: what is learned from a finished task beside prototypes; `refreshed`, if a class can come again.
+    - `sums` and `learn_sums`: the same for images that lie in pieces (on ranks). A read-out that learns and declares no
+      sums still works there: the embeddings of all pieces are gathered.
+    - `coordinates`: where distances say how sure an answer is.
+    - `uses_prototypes`, `needs_heads`, `needs_every_network`: what it looks at.
+    """
 
     uses_prototypes: ClassVar[bool] = True
     """Whether prototypes, and so drift, matter to it."""
@@ -83,9 +94,6 @@ class Readout(Config):
 
     needs_every_network: ClassVar[bool] = False
     """Whether it asks the networks of earlier tasks, which a learner does not keep."""
-
-    learns_from_sums: ClassVar[bool] = False
-    """Whether `learn` asks its pool for all it needs of all images, so that these may lie in pieces."""
 
     @property
     def space_name(self) -> str:
@@ -101,9 +109,7 @@ class Readout(Config):
         """Map embeddings into the space in which prototypes are averaged and compared, (N, D) -> (N, D)."""
         return z
 
-    def learn(
-        self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int, pool: Pool = HERE
-    ) -> Tensors:
+    def learn(self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int) -> Tensors:
         """Learn from a finished task's embeddings, in `space`, and return what to keep.
 
         Args:
@@ -113,9 +119,29 @@ class Readout(Config):
             targets: (N,) their classes: positions among all classes seen so far.
             task: t, counted from 1.
             seed: the run's seed.
-            pool: where the images are; elsewhere than here only for read-outs that learn from sums.
         """
         return readout_state
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether it learns nothing, or from sums."""
+        return type(self).learn is Readout.learn or type(self).sums is not Readout.sums
+
+    def sums(self, z: torch.Tensor, targets: torch.Tensor, classes: int) -> Sums | None:
+        """Return sums over some of a task's images from which `learn_sums` learns; None: there are none.
+
+        Args:
+            z: (n, D) embeddings of this piece, as for `learn`; n may be 0.
+            targets: (n,) their classes.
+            classes: K, the number of classes seen so far, the same for all pieces.
+        """
+        return None
+
+    def learn_sums(self, readout_state: Tensors, sums: Sums, task: int, seed: int) -> Tensors:
+        """Return what `learn` returns for the images of all pieces, from their merged sums."""
+        if type(self).learn is Readout.learn:
+            return readout_state
+        raise NotImplementedError(f"{type(self).__name__} declares sums and has no learn_sums: write both or neither.")
 
     def refreshed(
         self,

@@ -11,7 +11,6 @@ from torch import nn
 
 from ..common import seeding
 from ..common.config import number, whole
-from ..common.pool import HERE, Pool
 from ..errors import InputError
 from .base import Readout, Tensors, View
 
@@ -49,9 +48,7 @@ class ExpertGate(Readout):
     needs_every_network: ClassVar[bool] = True
     needs_heads: ClassVar[bool] = True
 
-    def learn(
-        self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int, pool: Pool = HERE
-    ) -> Tensors:
+    def learn(self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int) -> Tensors:
         """Train the task's gate on the initial network's features of its images, (N, D)."""
         mean, std = z.mean(dim=0), z.std(dim=0, correction=0)
         std = torch.where(std > 1e-6, std, torch.ones_like(std))  # a feature that is always the same stays so

@@ -8,8 +8,41 @@ from typing import ClassVar
 import torch
 
 from ..common.config import number
-from ..common.pool import HERE, Pool
+from ..common.sums import Sums
 from .base import Readout, Tensors, View
+
+
+@dataclass(frozen=True)
+class ScatterSums(Sums):
+    """How the images of K classes lie about their class means; two of them merge by Chan's formula.
+
+    Attributes:
+        counts: (K,) images of each class.
+        means: (K, D) their means, float64; 0 without images.
+        scatter: (D, D) sum of (z - mean)(z - mean)' over all classes, float64.
+    """
+
+    counts: torch.Tensor
+    means: torch.Tensor
+    scatter: torch.Tensor
+
+    @staticmethod
+    def of(z: torch.Tensor, targets: torch.Tensor, classes: int) -> ScatterSums:
+        """Return the sums over (N, D) embeddings of classes (N,) in 0..K-1, K = classes; N may be 0."""
+        z = z.double()
+        counts = torch.bincount(targets, minlength=classes)
+        means = z.new_zeros(classes, z.shape[1]).index_add_(0, targets, z) / counts.clamp(min=1)[:, None]
+        centered = z - means[targets]
+        return ScatterSums(counts, means, centered.T @ centered)
+
+    def merge(self, other: ScatterSums) -> ScatterSums:
+        """Return the sums over both sets of images: the scatter gains n m / (n + m) d d' per class."""
+        n, m = self.counts.double()[:, None], other.counts.double()[:, None]
+        total = (n + m).clamp(min=1)
+        apart = other.means - self.means
+        between = (n * m / total * apart).T @ apart
+        means = (n * self.means + m * other.means) / total
+        return ScatterSums(self.counts + other.counts, means, self.scatter + other.scatter + between)
 
 
 @dataclass(frozen=True)
@@ -29,20 +62,21 @@ class StreamingLDA(Readout):
     """
 
     stores: ClassVar[str] = "a prototype for every class, and one covariance"
-    learns_from_sums: ClassVar[bool] = True
     shrinkage: float = 1e-4
     rules: ClassVar = {"shrinkage": number(above=0, high=1)}
 
-    def learn(
-        self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int, pool: Pool = HERE
-    ) -> Tensors:
+    def learn(self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int) -> Tensors:
         """Add the task's scatter, (D, D) in float64, and its number of images."""
-        z = z.double()
-        counts = pool.counts(targets)
-        present = counts > 0
-        targets = (present.cumsum(dim=0) - 1)[targets]
-        centered = z - pool.means(z, targets, counts[present])[targets]
-        scatter, count = pool.total(centered.T @ centered), counts.sum()
+        return self.learn_sums(readout_state, self.sums(z, targets, len(torch.bincount(targets))), task, seed)
+
+    def sums(self, z: torch.Tensor, targets: torch.Tensor, classes: int) -> ScatterSums:
+        """Return counts, means and scatter of the classes."""
+        return ScatterSums.of(z, targets, classes)
+
+    def learn_sums(self, readout_state: Tensors, sums: Sums, task: int, seed: int) -> Tensors:
+        """Add the scatter and the number of images."""
+        assert isinstance(sums, ScatterSums)
+        scatter, count = sums.scatter, sums.counts.sum()
         if readout_state:
             scatter, count = readout_state["scatter"] + scatter, readout_state["count"] + count
         return {"scatter": scatter, "count": count}

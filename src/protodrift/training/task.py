@@ -15,11 +15,11 @@ import torch
 
 from ..common import seeding
 from ..common.labels import Label, sorted_labels
-from ..common.pool import HERE
+from ..common.sums import S
 from ..data.arrays import InputSpec
 from ..data.examples import Examples
 from ..data.views import Augmentation
-from ..distributed.passes import OnRanks, can_merge, embedded, embedded_share, share_prototypes
+from ..distributed.passes import can_merge, embedded, embedded_share, merged
 from ..distributed.world import current
 from ..drift import DriftReport, FittedDrift
 from ..errors import InputError
@@ -27,7 +27,7 @@ from ..methods import Method
 from ..networks.embedder import Embedder
 from ..penalties import Penalty, Tensors
 from ..prototypes.covariance import class_covariances, refreshed
-from ..prototypes.store import Prototypes
+from ..prototypes.store import ClassSums, Prototypes
 from ..prototypes.update import compensate
 from .calibration import (
     Calibration,
@@ -121,11 +121,14 @@ class _Work:
         self.world = current()
         # On several ranks each has the embeddings of its own share, where sums over images are all that is needed.
         self.in_shares = not self.world.alone and can_merge(lesson.method)
-        self.pool = OnRanks(self.world) if self.in_shares else HERE
         self.own, self.own_again = self._own(len(new)), self._own(len(again))
 
     def _own(self, count: int) -> slice:
         return self.world.own(count) if self.in_shares else slice(0, count)
+
+    def _merged(self, sums: S) -> S:
+        """Return sums over all images, from those over the images that this rank has."""
+        return merged(self.world, sums) if self.in_shares else sums
 
     def _rows_among(self, classes: tuple[Label, ...]) -> torch.Tensor:
         """Return the rows of this rank's new and refreshed images among these classes."""
@@ -212,9 +215,7 @@ class _Work:
         if old is not None and z_old is not None and z_again_old is not None:
             fitted = self._fitted(old, (z_old, z_again_old), (z_new, z_again))
         if self.in_shares:
-            computed = share_prototypes(
-                self.world, self.classes, method.readout.space(z_new), self.targets[self.own], self.task
-            )
+            computed = self._shared_prototypes(method.readout.space(z_new), self.targets[self.own])
             if old is None:
                 return computed, DriftReport((), computed.means[:0], computed.means[:0])
             moved, report = compensate(old, fitted)
@@ -243,7 +244,16 @@ class _Work:
             return None
         # New images of old classes tell best how old prototypes moved: they are where these are.
         space, classes = method.readout.space, sorted_labels((*self.new.labels, *self.again.labels))
-        return self.pool.fit(method.drift, space(torch.cat(z_old)), space(torch.cat(z_new)), self._rows_among(classes))
+        before, after, targets = space(torch.cat(z_old)), space(torch.cat(z_new)), self._rows_among(classes)
+        sums = method.drift.sums(old.means, before, after, targets) if self.in_shares else None
+        if sums is None:
+            return method.drift.fit(before, after, targets)
+        return method.drift.fit_sums(old.means, self._merged(sums))
+
+    def _shared_prototypes(self, z: torch.Tensor, targets: torch.Tensor) -> Prototypes:
+        """Return the prototypes of the new classes from the embeddings that each rank has."""
+        sums = self._merged(ClassSums.of(z, targets, len(self.classes)))
+        return Prototypes.from_sums(self.classes, sums, self.task, z.dtype)
 
     def _refreshed(self, prototypes: Prototypes, readout: Tensors, z: torch.Tensor) -> tuple[Prototypes, Tensors]:
         """Return prototypes and read-out with the images of known classes, (M, D) in the read-out's space, merged."""
@@ -253,7 +263,7 @@ class _Work:
         of = self.again.targets_of(labels)
         added = torch.bincount(of, minlength=len(labels))
         means, counts, statistics = prototypes.means.clone(), prototypes.counts.clone(), prototypes.statistics
-        more = self.pool.means(z, of[self.own_again], added).to(z.dtype)
+        more = self._merged(ClassSums.of(z, of[self.own_again], len(labels))).means(z.dtype)
         if statistics:  # then no rank has only its share of the images
             covariances = class_covariances(z, of, len(labels))
             statistics = refreshed(statistics, counts, targets, covariances, added, means[targets] - more)
@@ -265,15 +275,17 @@ class _Work:
     def _read_out(self, z: torch.Tensor, targets: torch.Tensor) -> Tensors:
         before = {} if self.state is None else self.state.readout_state
         readout = self.lesson.method.readout
-        if not self.in_shares:  # whoever wrote a read-out need not know of pools
+        known = 0 if self.state is None else len(self.state.prototypes)
+        sums = readout.sums(z, targets, known + len(self.classes)) if self.in_shares else None
+        if sums is None:
             return readout.learn(before, z, targets, self.task, self.lesson.seed)
-        return readout.learn(before, z, targets, self.task, self.lesson.seed, self.pool)
+        return readout.learn_sums(before, self._merged(sums), self.task, self.lesson.seed)
 
     def _without_part(self, prototypes: Prototypes, z: torch.Tensor, targets: torch.Tensor) -> Prototypes:
         """Return the prototypes as they would be if the new classes had only these images."""
         first = len(prototypes) - len(self.classes)
         if self.in_shares:
-            new = share_prototypes(self.world, self.classes, z, targets, self.task)
+            new = self._shared_prototypes(z, targets)
         else:
             new = Prototypes.of(self.classes, z, targets, self.task, kept_covariance(self.lesson.method))
         kept = prototypes.statistics

@@ -54,7 +54,7 @@ class AdaGauss(Drift):
         """A full covariance of every class."""
         return Covariance()
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAdaGauss:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedAdaGauss:
         """Train the adapter."""
         check_pairs(z_old, z_new)
         mean, basis = subspace(torch.cat([z_old, z_new]))

@@ -109,7 +109,7 @@ class ADC(Drift):
         "precision": one_of(*PRECISIONS),
     }
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDrift:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedDrift:
         """Refuse: embeddings alone cannot be bent."""
         raise InputError("ADC bends images: it needs them and both networks. Use ADC().probe(f_old, f_new, images, p).")
 

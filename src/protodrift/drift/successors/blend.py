@@ -10,10 +10,10 @@ import torch
 from ...common.config import whole
 from ...prototypes.covariance import Covariance
 from ..base import Drift, FittedDrift, check_pairs
-from ..sdc import RelativeSDC
 from .folds import leave_one_class_out
 from .gate import an_estimator
 from .linear import RidgeToIdentity
+from .relative import RelativeSDC
 from .residual import AffineKernel
 
 
@@ -44,13 +44,13 @@ class Blend(Drift):
         """What the first estimator keeps that keeps anything."""
         return next((estimator.keeps for estimator in self.estimators if estimator.keeps), None)
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedBlend:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedBlend:
         """Fit all estimators, and weigh them."""
         check_pairs(z_old, z_new)
-        fitted = tuple(estimator.fit(z_old, z_new, labels) for estimator in self.estimators)
+        fitted = tuple(estimator.fit(z_old, z_new, targets) for estimator in self.estimators)
         if len(z_old) < 2:  # nothing to leave out
             return FittedBlend(fitted, torch.full((len(fitted),), 1 / len(fitted), dtype=torch.float64))
-        tried = [leave_one_class_out(estimator, z_old, z_new, labels, self.folds) for estimator in self.estimators]
+        tried = [leave_one_class_out(estimator, z_old, z_new, targets, self.folds) for estimator in self.estimators]
         said = torch.stack([(one.predicted - one.before).double().flatten() for one in tried])
         true = (tried[0].after - tried[0].before).double().flatten()
         return FittedBlend(fitted, capped_weights(said @ said.T, said @ true))

@@ -38,7 +38,9 @@ class DualProjection(Drift):
         """A full covariance of every class."""
         return Covariance()
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDualProjection:
+    def fit(
+        self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None
+    ) -> FittedDualProjection:
         """Solve for A."""
         return FittedDualProjection(self, Ridge(self.ridge).fit(z_old, z_new))
 

@@ -37,7 +37,7 @@ class EFCKernel(Drift):
         self,
         z_old: torch.Tensor,
         z_new: torch.Tensor,
-        labels: torch.Tensor | None = None,
+        targets: torch.Tensor | None = None,
         *,
         metric: torch.Tensor | None = None,
     ) -> FittedEFC:

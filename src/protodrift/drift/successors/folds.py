@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ...common.pool import HERE, Pool
 from ..algebra import squared_distances
 from ..base import Drift
 
@@ -52,76 +51,74 @@ def leave_one_class_out(
     drift: Drift,
     z_old: torch.Tensor,
     z_new: torch.Tensor,
-    labels: torch.Tensor | None = None,
+    targets: torch.Tensor | None = None,
     folds: int = 10,
-    pool: Pool = HERE,
 ) -> HeldOut:
     """Fit on all classes but one, ask about that one's mean, for every class in turn.
 
     Args:
         drift: the estimator.
         z_old, z_new: (N, D) the current images before and after.
-        labels: (N,) their classes; with fewer than four, clusters of each class stand in for classes.
+        targets: (N,) their classes; with fewer than four, clusters of each class stand in for classes.
         folds: at most so many fits; with more classes, several are left out at once.
-        pool: where the images are; elsewhere than here, each piece gives its own.
     """
-    groups = as_groups(z_old, labels, pool)
-    counts = pool.counts(groups)
+    groups = as_groups(z_old, targets)
+    counts = torch.bincount(groups)
     count = len(counts)
     fold_of = torch.arange(count) % max(2, min(folds, count))
-    before, after = (pool.means(z, groups, counts).to(z.dtype) for z in (z_old, z_new))
+    before, after = (_means(z, groups, counts).to(z.dtype) for z in (z_old, z_new))
     predicted, distance = before.clone(), torch.zeros(count, dtype=torch.float64)
     for fold in fold_of.unique():
         out = fold_of == fold
         # Of images that are all the same there is one group: nothing can be left out, and it is asked about that.
         shown = ~out[groups] if count > 1 else torch.ones_like(groups, dtype=torch.bool)
-        part = None if labels is None else labels[shown]
-        predicted[out] = pool.fit(drift, z_old[shown], z_new[shown], part).transport(before[out])
-        distance[out] = nearest(before[out], z_old[shown], pool)
+        part = None if targets is None else targets[shown]
+        predicted[out] = drift.fit(z_old[shown], z_new[shown], part).transport(before[out])
+        distance[out] = nearest(before[out], z_old[shown])
     return HeldOut(before, predicted, after, distance)
 
 
-def nearest(points: torch.Tensor, z: torch.Tensor, pool: Pool = HERE) -> torch.Tensor:
+def _means(z: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return the mean of each group, (C, D) in float64."""
+    sums = torch.zeros(len(counts), z.shape[1], dtype=torch.float64).index_add_(0, groups, z.double())
+    return sums / counts[:, None]
+
+
+def nearest(points: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     """Return how far each of (K, D) points is from the nearest image, (K,) in float64."""
     least = torch.full((len(points),), torch.inf, dtype=torch.float64)
-    for part in z.split(_AT_ONCE) if len(z) else ():
+    for part in z.split(_AT_ONCE):
         least = torch.minimum(least, squared_distances(points, part).amin(dim=1))
-    return pool.least(least).sqrt()
+    return least.sqrt()
 
 
-def as_groups(z: torch.Tensor, labels: torch.Tensor | None, pool: Pool = HERE) -> torch.Tensor:
+def as_groups(z: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
     """Return a group 0..C-1 for every image: its class; of fewer than four classes, a cluster of its class."""
-    labels = torch.zeros(len(z), dtype=torch.long) if labels is None else labels
-    present = pool.counts(labels) > 0
-    groups = (present.cumsum(dim=0) - 1)[labels]
-    count = int(present.sum())
+    targets = torch.zeros(len(z), dtype=torch.long) if targets is None else targets
+    groups: torch.Tensor = torch.unique(targets, return_inverse=True)[1]
+    count = int(groups.max()) + 1
     if count >= _ENOUGH:
         return groups
     parts, first = torch.zeros_like(groups), 0
     for group in range(count):
-        own = clusters(z[groups == group], -(-_PARTS // count), pool=pool)
+        own = clusters(z[groups == group], -(-_PARTS // count))
         parts[groups == group] = own + first
-        first += len(pool.counts(own))
+        first += int(own.max()) + 1
     return parts
 
 
-def clusters(z: torch.Tensor, count: int, rounds: int = 20, pool: Pool = HERE) -> torch.Tensor:
+def clusters(z: torch.Tensor, count: int, rounds: int = 20) -> torch.Tensor:
     """Return a cluster of each row, (N,), none empty: k-means from farthest-first centers; nothing is drawn."""
     z = z.double()
-    images = pool.images(z)
-    count = min(count, images)
-    mean = pool.total(z.sum(dim=0, keepdim=True)) / images
-    at = pool.farthest(z, _squared(mean, z)[0])[None]
+    count = min(count, len(z))
+    mean = z.sum(dim=0, keepdim=True) / len(z)
+    at = z[squared_distances(mean, z)[0].argmax()][None]
     for _ in range(count - 1):
-        at = torch.cat([at, pool.farthest(z, _squared(at, z).amin(dim=0))[None]])
+        at = torch.cat([at, z[squared_distances(at, z).amin(dim=0).argmax()][None]])
     for _ in range(rounds):
-        assigned: torch.Tensor = _squared(at, z).argmin(dim=0)
-        sums = pool.total(torch.zeros_like(at).index_add_(0, assigned, z))
-        sizes = pool.total(torch.bincount(assigned, minlength=count))
+        assigned: torch.Tensor = squared_distances(at, z).argmin(dim=0)
+        sums = torch.zeros_like(at).index_add_(0, assigned, z)
+        sizes = torch.bincount(assigned, minlength=count)
         at = torch.where(sizes[:, None] > 0, sums / sizes[:, None].clamp(min=1), at)
-    return ((sizes > 0).cumsum(dim=0) - 1)[assigned]
-
-
-def _squared(points: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """Return (K, n) squared distances; n may be 0, where a piece has no image of a class."""
-    return squared_distances(points, z) if len(z) else z.new_zeros(len(points), 0)
+    left: torch.Tensor = ((sizes > 0).cumsum(dim=0) - 1)[assigned]  # numbered without the empty ones
+    return left

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import torch
 
 from ...common.config import number, whole
-from ...common.pool import HERE, Pool
 from ...prototypes.covariance import Covariance
 from ..algebra import squared_distances
 from ..base import Drift, FittedDrift, check_pairs
-from ..sdc import relative_bandwidth
 from .folds import HeldOut, leave_one_class_out, nearest
+from .relative import relative_bandwidth
 from .residual import AffineKernel
 
 
@@ -55,20 +54,14 @@ class Gated(Drift):
         """What the estimator keeps."""
         return self.estimator.keeps
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedGated:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedGated:
         """Fit the estimator, and try it on left-out classes."""
         check_pairs(z_old, z_new)
-        return self.fit_in(HERE, z_old, z_new, labels)
-
-    def fit_in(
-        self, pool: Pool, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None
-    ) -> FittedGated:
-        """Do the same with pairs that may lie in pieces; all pieces call this, and what it returns, together."""
-        fitted = pool.fit(self.estimator, z_old, z_new, labels)
-        held_out = leave_one_class_out(self.estimator, z_old, z_new, labels, self.folds, pool)
+        fitted = self.estimator.fit(z_old, z_new, targets)
+        held_out = leave_one_class_out(self.estimator, z_old, z_new, targets, self.folds)
         # Of one image, or of equal ones, nothing was left out: then nothing is known.
         known = bool(held_out.distance.max() > 0)
-        return FittedGated(self, fitted, held_out if known else None, z_old, pool)
+        return FittedGated(self, fitted, held_out if known else None, z_old)
 
 
 @dataclass(frozen=True)
@@ -79,12 +72,11 @@ class FittedGated(FittedDrift):
     fitted: FittedDrift
     held_out: HeldOut | None
     z_old: torch.Tensor
-    pool: Pool = HERE
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the gated positions, and `gate`, `uncertainty`, `distance`, `effective_samples`."""
         moved, inner = self.fitted.explain(prototypes)
-        distance = nearest(prototypes, self.z_old, self.pool)
+        distance = nearest(prototypes, self.z_old)
         gate = self._gate(distance)
         step = moved.double() - prototypes.double()
         values = {"uncertainty": self._uncertainty(gate[:, None] * step, distance), "distance": distance}
@@ -97,7 +89,7 @@ class FittedGated(FittedDrift):
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gated means and (1 - g) Sigma + g T(Sigma)."""
         moved, pushed = self.fitted.transport(prototypes, covariances)
-        gate = self._gate(nearest(prototypes, self.z_old, self.pool)).to(prototypes.dtype)
+        gate = self._gate(nearest(prototypes, self.z_old)).to(prototypes.dtype)
         means = prototypes + gate[:, None] * (moved - prototypes)
         return means, covariances + gate[:, None, None] * (pushed - covariances)
 

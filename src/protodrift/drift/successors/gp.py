@@ -139,7 +139,7 @@ class GaussianProcess(Drift):
         "calibrate": flag,
     }
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedGP:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedGP:
         """Choose the kernel, and condition on the images."""
         check_pairs(z_old, z_new)
         y = z_new.double() - z_old.double()
@@ -149,8 +149,8 @@ class GaussianProcess(Drift):
         x = (z_old.double() - center) @ basis
         scale = float(x.square().sum(dim=1).mean().sqrt()) or 1.0
         x = x / scale
-        groups = as_groups(z_old, labels)
-        spread = Spread.within(x, groups if labels is None else labels, self.cloud)
+        groups = as_groups(z_old, targets)
+        spread = Spread.within(x, groups if targets is None else targets, self.cloud)
         few, many = (evenly(groups, count) for count in (self.tuning, self.points))
         tune = _Images(x[few], y[few], groups[few], spread)
         median = float(tune.squared.sqrt().median()) or 1.0

@@ -59,7 +59,7 @@ class MeanShift(Drift):
     tensor([[1., 0., 0.]])
     """
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedAffine:
         """Average the drift."""
         check_pairs(z_old, z_new)
         center, target = z_old.double().mean(dim=0), z_new.double().mean(dim=0)
@@ -83,7 +83,7 @@ class Ridge(Drift):
     intercept: bool = False
     rules: ClassVar = {"ridge": number(0), "intercept": flag}
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedAffine:
         """Solve for A."""
         check_pairs(z_old, z_new, same_size=False)
         x, y, center, target = _centered(z_old, z_new, self.intercept)
@@ -117,7 +117,7 @@ class RidgeToIdentity(Drift):
         "alpha": number(above=0),
     }
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedAffine:
         """Solve for A."""
         check_pairs(z_old, z_new)
         x, y, center, target = _centered(z_old, z_new, self.intercept)
@@ -147,7 +147,7 @@ class Procrustes(Drift):
     scale: bool = False
     rules: ClassVar = {"intercept": flag, "scale": flag}
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffine:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedAffine:
         """Solve for Q."""
         check_pairs(z_old, z_new, same_size=False)
         x, y, center, target = _centered(z_old, z_new, self.intercept)

@@ -9,11 +9,10 @@ from typing import ClassVar
 import torch
 
 from ...common.config import number, optional, whole
-from ...common.pool import HERE, Pool
 from ..algebra import squared_distances, subspace
 from ..base import Drift, FittedDrift, check_pairs, check_prototypes
-from ..sdc import relative_bandwidth
 from .linear import push
+from .relative import relative_bandwidth
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,11 @@ class LocalLinear(Drift):
     ridge: float = 0.3
     rules: ClassVar = {"fraction": number(above=0), "neighbors": optional(whole(1)), "ridge": number(above=0)}
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedLocalLinear:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedLocalLinear:
         """Remember how the current images moved, and the directions they span."""
         check_pairs(z_old, z_new)
-        return self.fit_in(HERE, z_old, z_new, labels)
-
-    def fit_in(
-        self, pool: Pool, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None
-    ) -> FittedLocalLinear:
-        """Do the same with pairs that may lie in pieces; all pieces call this, and what it returns, together."""
-        mean, basis = subspace(z_old, pool)
-        return FittedLocalLinear(self, z_old, z_new.double() - z_old.double(), mean, basis, pool)
+        mean, basis = subspace(z_old)
+        return FittedLocalLinear(self, z_old, z_new.double() - z_old.double(), mean, basis)
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,6 @@ class FittedLocalLinear(FittedDrift):
     delta: torch.Tensor
     mean: torch.Tensor
     basis: torch.Tensor
-    pool: Pool = HERE
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return p + b, and the `effective_samples` behind each."""
@@ -70,8 +62,8 @@ class FittedLocalLinear(FittedDrift):
         solved = conjugate_gradients(around.times, around.arms)
         # b = sum v_i delta_i, v_i = w_i (1 + (m_i - mbar)(C + lambda I)^-1 (p - mbar)'): B is never formed.
         weights = around.weights * (1 + around.along(solved))
-        moved = prototypes.double() + self.pool.total(weights @ self.delta)
-        effective = 1 / self.pool.total(weights.square().sum(dim=1))
+        moved = prototypes.double() + weights @ self.delta
+        effective = 1 / weights.square().sum(dim=1)
         return moved.to(prototypes.dtype), {"effective_samples": effective.to(prototypes.dtype)}
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +73,7 @@ class FittedLocalLinear(FittedDrift):
         for row, sigma in enumerate(covariances):
             points = around.points - around.means[row]
             weighted = around.weights[row, :, None] * points
-            spread, cross = self.pool.total(weighted.T @ points), self.pool.total(weighted.T @ self.delta)
+            spread, cross = weighted.T @ points, weighted.T @ self.delta
             slope = torch.linalg.solve(
                 spread + around.penalty[row] * torch.eye(len(spread), dtype=torch.float64), cross
             )
@@ -90,18 +82,14 @@ class FittedLocalLinear(FittedDrift):
 
     def _around(self, prototypes: torch.Tensor) -> _Around:
         check_prototypes(prototypes, len(self.mean))
-        config, pool = self.config, self.pool
-        sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbors, pool)
-        log_w = torch.zeros(len(prototypes), len(self.z_old), dtype=torch.float64)
-        peak = torch.full_like(sigma, -torch.inf)
-        if len(self.z_old):
-            log_w = -squared_distances(prototypes, self.z_old) / (2 * sigma.square()[:, None])
-            peak = log_w.amax(dim=1)
-        weights = (log_w + pool.least(-peak)[:, None]).exp()
-        weights = weights / pool.total(weights.sum(dim=1))[:, None]
+        config = self.config
+        sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbors)
+        log_w = -squared_distances(prototypes, self.z_old) / (2 * sigma.square()[:, None])
+        weights = (log_w - log_w.amax(dim=1, keepdim=True)).exp()
+        weights = weights / weights.sum(dim=1, keepdim=True)
         points = (self.z_old.double() - self.mean) @ self.basis
-        means = pool.total(weights @ points)
-        squares = pool.total(weights @ points.square().sum(dim=1))
+        means = weights @ points
+        squares = weights @ points.square().sum(dim=1)
         variance = squares - means.square().sum(dim=1)
         # Where all the weight is on one place there is no slope to see, and the difference above is rounding: a penalty
         # far above that makes the slope 0, and leaves it alone wherever there is one.
@@ -109,16 +97,16 @@ class FittedLocalLinear(FittedDrift):
         penalty = torch.maximum(config.ridge * variance, least) / max(1, points.shape[1])
         penalty = torch.where(penalty > 0, penalty, 1.0)
         arms = (prototypes.double() - self.mean) @ self.basis - means
-        return _Around(weights, points, means, arms, penalty, pool)
+        return _Around(weights, points, means, arms, penalty)
 
 
 @dataclass(frozen=True)
 class _Around:
-    """The weighted problems around K prototypes, in coordinates of the subspace; n images are here.
+    """The weighted problems around K prototypes, in coordinates of the subspace.
 
     Attributes:
-        weights: (K, n), of sum 1 over all pieces.
-        points: (n, r) the images.
+        weights: (K, N), of sum 1.
+        points: (N, r) the images.
         means: (K, r) their weighted means mbar.
         arms: (K, r) p - mbar.
         penalty: (K,) lambda.
@@ -129,18 +117,17 @@ class _Around:
     means: torch.Tensor
     arms: torch.Tensor
     penalty: torch.Tensor
-    pool: Pool
 
     def along(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (m_i - mbar_k) . x_k for one x a prototype, (K, r) -> (K, n)."""
+        """Return (m_i - mbar_k) . x_k for one x per prototype, (K, r) -> (K, N)."""
         return x @ self.points.T - (x * self.means).sum(dim=1, keepdim=True)
 
     def times(self, x: torch.Tensor) -> torch.Tensor:
         """Return (C_k + lambda_k I) x_k, (K, r): no C_k is ever formed."""
         weighted = self.weights * self.along(x)
         # Its sum is 0 but for rounding. Taken off all the same, or C is not quite symmetric, nor quite positive.
-        products = self.pool.total(weighted @ self.points)
-        products -= self.pool.total(weighted.sum(dim=1))[:, None] * self.means
+        products = weighted @ self.points
+        products -= weighted.sum(dim=1)[:, None] * self.means
         return products + self.penalty[:, None] * x
 
 

@@ -9,8 +9,9 @@ import torch
 
 from ...common.config import number, optional, whole
 from ..base import Drift, FittedDrift, check_pairs
-from ..sdc import kernel_sums, relative_bandwidth
+from ..kernel import kernel_sums
 from .linear import FittedAffine, RidgeToIdentity
+from .relative import relative_bandwidth
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class AffineKernel(Drift):
         "sigma": optional(number(above=0)),
     }
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedAffineKernel:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedAffineKernel:
         """Solve for the affine part, and keep what it leaves."""
         check_pairs(z_old, z_new)
         affine = RidgeToIdentity(self.ridge).fit(z_old, z_new)
