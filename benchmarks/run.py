@@ -39,7 +39,7 @@ if __name__ == "__main__":  # not in the processes of plain sides, which start f
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print a table and write the files; after Ctrl-C, of what is finished."""
-    from protodrift.common.tensorfiles import replace_file
+    from protodrift.common.files import replace_file
     from protodrift.errors import InputError
 
     from . import speed

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from protodrift.common.files import file_sha256
+from protodrift.common.files import file_sha256, json_sha256, replace_file, sync_directory
 from protodrift.common.labels import Label
-from protodrift.common.tensorfiles import packed_manifest, replace_file, sync_directory
+from protodrift.common.tensorfiles import packed_manifest
 from protodrift.data.arrays import read_labels
 from protodrift.data.examples import Examples
 from protodrift.drift.base import FittedDrift, check_prototypes
@@ -159,7 +159,7 @@ class ShardWriter:
             "classes": list(self.classes),
             "shards": self._shards,
         }
-        manifest["checksum"] = _checksum(manifest)
+        manifest["checksum"] = json_sha256(manifest)
         replace_file(self._draft / "manifest.json", packed_manifest(manifest))
         sync_directory(self._draft)
         os.rename(self._draft, self.path)
@@ -229,7 +229,7 @@ class Shards:
                 f"{file} says {manifest.get('format')!r}, version {manifest.get('format_version')!r}; this protodrift "
                 f"reads {FORMAT!r}, version {FORMAT_VERSION}."
             )
-        if checksum != _checksum(manifest):
+        if checksum != json_sha256(manifest):
             raise ModelFileError(f"{file} does not match its checksum: it was changed. Write the shards again.")
         self.width, self.dtype = int(manifest["width"]), str(manifest["dtype"])
         self.names, self.classes = tuple(manifest["names"]), tuple(manifest["classes"])
@@ -433,7 +433,3 @@ class _Known(FittedDrift):
 def _at_least_float32(array: np.ndarray) -> torch.Tensor:
     tensor = torch.from_numpy(array)
     return tensor.float() if tensor.dtype == torch.float16 else tensor
-
-
-def _checksum(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -22,6 +22,10 @@ class ModelFileError(ProtodriftError, ValueError):
     """A model directory that is missing, damaged, newer than this version, or not a model at all."""
 
 
+class UnreadableError(ModelFileError):
+    """A file that the disk did not give (an I/O error, missing permission); its content may be whole."""
+
+
 class RunError(ProtodriftError, RuntimeError):
     """A run directory that cannot be used or written; what was finished is kept."""
 

@@ -13,7 +13,6 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import nn
 
-from .common import tensorfiles as saving
 from .common.config import check, flag, number, one_of, optional, plain, whole
 from .common.labels import Label, sorted_labels
 from .common.progress import reporting
@@ -28,6 +27,7 @@ from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
 from .exemplars import Exemplars
 from .methods import Method, Schedule, get_method
 from .model import format as model_format
+from .model import versions
 from .networks.build import BACKBONES, build_embedder, embedding_options
 from .networks.embedder import Embedder, embed
 from .objectives import Objective, Triplet
@@ -528,8 +528,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         *,
         store_images: bool = False,
         keep: int | None = None,
-        root: bool = False,
-        holding: bool = False,
     ) -> Path:
         """Write the model as a new version of the directory `path`; a reader sees the old or the new one, whole.
 
@@ -537,24 +535,21 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             path: a directory: new, or a model that gets one more version.
             store_images: exemplars are images of old tasks; they are written only if this is True.
             keep: versions to keep, the newest ones; None: all.
-            root: remove all other versions: this one cannot be undone.
-            holding: the caller holds the directory's lock already.
 
         Raises:
             ModelFileError: if `path` is something else, or cannot be written. What was there before is unchanged.
         """
+        versions.write(path, *self.files(store_images=store_images), keep=keep)
+        return Path(path)
+
+    def files(self, *, store_images: bool = False) -> tuple[dict[str, Any], model_format.Files]:
+        """Return what a saved version of this classifier consists of: its manifest, and for each file named tensors."""
         state = self._learned()
         if state.trained.exemplars is not None and not store_images:
             raise InputError(
                 f"{type(self.exemplars).__name__} keeps {len(state.trained.exemplars)} images of old tasks. Writing "
                 "them to disk must be asked for: save(path, store_images=True)."
             )
-        saving.write(path, *self.files(), holding=holding, keep=keep, root=root)
-        return Path(path)
-
-    def files(self) -> tuple[dict[str, Any], model_format.Files]:
-        """Return what a saved version of this classifier consists of: its manifest, and named tensors a file."""
-        state = self._learned()
         return model_format.manifest_of(state, self.get_params(deep=False)), model_format.tensors_of(state)
 
     @classmethod
@@ -569,13 +564,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Raises:
             ModelFileError: if it is missing, damaged, tampered with, or of a newer format.
         """
-        return cls.from_saved(saving.read(path), path, **params)
+        return cls.from_saved(versions.read(path), path, **params)
 
     @classmethod
-    def from_saved(cls: type[Self], saved: saving.Saved, path: str | Path, **params: Any) -> Self:
+    def from_saved(cls: type[Self], saved: versions.Saved, path: str | Path, **params: Any) -> Self:
         """Return the classifier of a version that was read; as `load`."""
         try:
-            saved = model_format.migrated(saved)
             _check_names(cls, params)
             clf = cls(**model_format.decode_params(saved.manifest["parameters"], params))
             clf._validated_method()

@@ -16,9 +16,8 @@ from PIL import Image
 
 from protodrift import IncrementalClassifier, Schedule
 from protodrift.cli import main
-from protodrift.common import tensorfiles as saving
-from protodrift.model import defaults
-from tests.model.test_saving import files_of
+from protodrift.model import defaults, versions
+from tests.model.directories import files_of
 
 COLORS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 220), "white": (240, 240, 240)}
 
@@ -253,7 +252,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_of_the_lesson(birds, tmp_path
     learning.stdout.close()
     assert (learning.wait(timeout=300), learning.stderr.read()) == (0, "")
     learning.stderr.close()
-    assert saving.read_current(birds).version == 3
+    assert versions.read_current(birds).version == 3
     assert IncrementalClassifier.load(birds).classes_.tolist()[-2:] == ["dark", "gray"]
 
 

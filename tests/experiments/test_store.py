@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from protodrift import EWC, MAS, SDC, Everything, LwF, Method, Oracle, TaskStream, Triplet
-from protodrift.common import tensorfiles as saving
+from protodrift.common import files, tensorfiles
 from protodrift.common.progress import Reporter
 from protodrift.errors import RunError
 from protodrift.experiments import stages
@@ -102,8 +102,8 @@ class Faults:
         self.calls: list[str] = []
         self.at, self.action = at, action
         for name in ("fsync", "rename", "replace"):
-            monkeypatch.setattr(saving.os, name, self._wrapped(name, getattr(os, name)))
-        monkeypatch.setattr(saving, "open", self._open, raising=False)
+            monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+        monkeypatch.setattr(files, "open", self._open, raising=False)
 
     def _wrapped(self, name, real):
         def call(*args, **kwargs):
@@ -596,7 +596,7 @@ def test_times_are_kept_with_the_stages(grow):
 
 
 def test_large_files_are_mapped_and_verified(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(saving, "MAPPED", 1000)
+    monkeypatch.setattr(tensorfiles, "MAPPED", 1000)
     store, z = Store(tmp_path), torch.randn(500, 4)
     store.put("embed", "a" * 64, {}, {"seconds": 1.0}, {"embeddings": {"z": z}, "few": {"x": z[:2]}})
     held = store.get("embed", "a" * 64)

@@ -1,4 +1,4 @@
-"""Model directories over time: undo, forget, pruning, an older format, and what every byte is."""
+"""Model directories over time: undo, forget, pruning, and what every byte is."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from protodrift import Herding, IncrementalClassifier, Schedule, Softmax, StreamingLDA
-from protodrift.common import tensorfiles as saving
+from protodrift.common import files, tensorfiles
 from protodrift.errors import InputError, ModelFileError
+from protodrift.model import versions
 from protodrift.model.audit import account, class_bytes
 from protodrift.model.forget import forget
-from tests.model.test_saving import files_of, reseal
+from tests.model.directories import files_of, reseal
 
 load = IncrementalClassifier.load
-FORMAT1 = Path(__file__).parents[1] / "models" / "format1"
 
 
 @pytest.fixture
@@ -44,27 +43,27 @@ def lessons(make_classifier, vectors, tmp_path):
 def test_undo_goes_back_version_by_version_bit_for_bit(lessons, same):
     path, kept = lessons
     before = files_of(path)
-    assert saving.undo(path) == (3, 2)
+    assert versions.undo(path) == (3, 2)
     assert same(load(path), kept[1])
     after = files_of(path)
     assert not any(name.startswith("versions/3/") for name in after)
     assert {n: c for n, c in after.items() if n != "CURRENT"} == {
         n: c for n, c in before.items() if n != "CURRENT" and not n.startswith("versions/3/")
     }
-    assert saving.undo(path) == (2, 1)
+    assert versions.undo(path) == (2, 1)
     assert same(load(path), kept[0])
     with pytest.raises(ModelFileError, match="nothing to undo: version 1"):
-        saving.undo(path)
+        versions.undo(path)
     assert same(load(path), kept[0])
 
 
 def test_after_undo_learning_goes_on_as_if_nothing_had_been(lessons, vectors, same):
     path, kept = lessons
-    saving.undo(path)
+    versions.undo(path)
     again = load(path).partial_fit(*vectors("kea", "tui"))
     again.save(path)
     assert same(load(path), kept[2])
-    assert [one.version for one in saving.chain(path)] == [3, 2, 1]
+    assert [one.version for one in versions.chain(path)] == [3, 2, 1]
 
 
 def test_undo_never_goes_back_to_what_is_damaged(lessons, same):
@@ -73,7 +72,7 @@ def test_undo_never_goes_back_to_what_is_damaged(lessons, same):
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     before = files_of(path)
     with pytest.raises(ModelFileError, match="does not match its checksum"):
-        saving.undo(path)
+        versions.undo(path)
     assert files_of(path) == before
     assert same(load(path), kept[2])
 
@@ -96,10 +95,10 @@ def test_an_old_version_that_is_damaged_hinders_no_lesson_and_no_undo(lessons, v
     assert load(path).classes_.tolist()[-2:] == ["crow", "rook"]
     # What version 1 came from cannot be known, so nothing that might be needed was removed.
     assert sorted(p.name for p in (path / "versions").iterdir()) == ["1", "2", "3", "4"]
-    assert saving.undo(path) == (4, 3)
+    assert versions.undo(path) == (4, 3)
     assert sorted(p.name for p in (path / "versions").iterdir()) == ["1", "2", "3"]
     with pytest.raises(ModelFileError, match=r"versions/1/manifest\.json is missing"):
-        saving.chain(path)
+        versions.chain(path)
 
 
 def test_a_damaged_version_is_removed_when_it_is_too_old(lessons, vectors):
@@ -114,30 +113,30 @@ def test_only_so_many_versions_are_kept(make_classifier, vectors, tmp_path):
     for label in "abcdefg":
         clf.partial_fit(*vectors(label)).save(path, keep=3)
     assert sorted(p.name for p in (path / "versions").iterdir()) == ["5", "6", "7"]
-    assert saving.undo(path) == (7, 6)
-    assert saving.undo(path) == (6, 5)
+    assert versions.undo(path) == (7, 6)
+    assert versions.undo(path) == (6, 5)
     with pytest.raises(ModelFileError, match=r"nothing to undo: version 4 of .* was not kept"):
-        saving.undo(path)
+        versions.undo(path)
 
 
 def test_a_reader_whose_version_is_undone_reads_the_other_one(lessons, same, monkeypatch):
     path, kept = lessons
-    real, undone = saving._bytes, []
+    real, undone = files.read_bytes, []
 
     def slow(file):
         content = real(file)
         if file.name == "CURRENT" and not undone:
             undone.append(1)
-            saving.undo(path)  # the version is removed between a reader's two looks
+            versions.undo(path)  # the version is removed between a reader's two looks
         return content
 
-    monkeypatch.setattr(saving, "_bytes", slow)
+    monkeypatch.setattr(files, "read_bytes", slow)
     assert same(load(path), kept[1])
 
 
 def meanwhile(monkeypatch, file: Path, act) -> None:
     """Let `act`, another process's work, happen once, just before this file is read."""
-    real, acted = saving._bytes, []
+    real, acted = files.read_bytes, []
 
     def slow(path):
         if path == file and not acted:
@@ -145,25 +144,25 @@ def meanwhile(monkeypatch, file: Path, act) -> None:
             act()
         return real(path)
 
-    monkeypatch.setattr(saving, "_bytes", slow)
+    monkeypatch.setattr(files, "read_bytes", slow)
 
 
 def test_a_reader_whose_version_vanishes_after_its_last_file_reads_the_other_one(lessons, same, monkeypatch):
     path, kept = lessons
-    real, undone = saving._tensors, []
+    real, undone = tensorfiles._read_tensors, []
 
     def slow(file, *args):
         found = real(file, *args)
         if file.name == "statistics.safetensors" and not undone:
             undone.append(1)
-            saving.undo(path)
+            versions.undo(path)
         return found
 
-    monkeypatch.setattr(saving, "_tensors", slow)
+    monkeypatch.setattr(tensorfiles, "_read_tensors", slow)
     assert same(load(path), kept[1])
 
 
-@pytest.mark.parametrize("look", [saving.chain, account])
+@pytest.mark.parametrize("look", [versions.chain, account])
 def test_a_version_that_a_writer_drops_while_we_look_was_not_kept(lessons, monkeypatch, look):
     path, _ = lessons
     oldest = path / "versions" / "1"
@@ -172,7 +171,7 @@ def test_a_version_that_a_writer_drops_while_we_look_was_not_kept(lessons, monke
     assert (found.versions if look is account else tuple(one.version for one in found)) == (3, 2)
 
 
-@pytest.mark.parametrize("look", [saving.chain, account])
+@pytest.mark.parametrize("look", [versions.chain, account])
 def test_who_looks_while_a_class_is_forgotten_sees_what_is_left(lessons, monkeypatch, look):
     path, _ = lessons
     meanwhile(monkeypatch, path / "versions" / "3" / "manifest.json", lambda: forget(path, "emu"))
@@ -200,7 +199,7 @@ def test_a_forgotten_class_is_in_no_file(lessons, vectors):
     assert np.array_equal(clf.prototypes_, kept[2].prototypes_[rows])
     assert torch.equal(clf.state_.calibration.quantiles, kept[2].state_.calibration.quantiles[rows])
     with pytest.raises(ModelFileError, match="or the first since a class was forgotten"):
-        saving.undo(path)
+        versions.undo(path)
     assert account(path).strangers == ()
     clf.partial_fit(*vectors("emu", "rook"))  # it may be learned again, from new images
     assert load(clf.save(path)).classes_.tolist()[-2:] == ["emu", "rook"]
@@ -237,7 +236,7 @@ def busy(folder: Path):
         real(path, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saving.shutil, "rmtree", rmtree)
+        patch.setattr(versions.shutil, "rmtree", rmtree)
         yield
 
 
@@ -318,7 +317,9 @@ def test_forgetting_takes_kept_images_along_and_int_labels_from_text(make_classi
 def test_a_forget_that_was_killed_before_it_removed_old_versions_is_finished_by_the_next(lessons, monkeypatch):
     path, _ = lessons
     with monkeypatch.context() as patch:
-        patch.setattr(saving, "remove_unreachable", lambda *args: None)  # as if killed right after CURRENT was replaced
+        patch.setattr(
+            versions, "remove_unreachable", lambda *args: None
+        )  # as if killed right after CURRENT was replaced
         forget(path, "emu")
     assert any(b"emu" in content for content in files_of(path).values())
     found = account(path)
@@ -326,30 +327,6 @@ def test_a_forget_that_was_killed_before_it_removed_old_versions_is_finished_by_
     assert "emu" not in load(path).classes_
     forget(path, "emu")
     assert not any(b"emu" in content for content in files_of(path).values())
-
-
-# -- the older format -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def format1(tmp_path):
-    """A model that protodrift 0.1.0 wrote, with a backbone of the user's."""
-    return Path(shutil.copytree(FORMAT1, tmp_path / "old"))
-
-
-def test_a_model_of_format_1_loads_learns_on_and_can_be_undone(format1, vectors):
-    expected = json.loads(FORMAT1.with_name("format1_expected.json").read_text())
-    clf = load(format1, backbone=nn.Linear(6, 4))
-    X, _ = vectors("owl", "emu", "jay", "ibis", count=2)
-    assert clf.predict(X).tolist() == expected["classes"]
-    assert np.allclose(clf.prototypes_, expected["prototypes"])
-    assert not clf.recognize(X).unknown.any()  # it held nothing out: nothing is known about distances
-    clf.partial_fit(*vectors("kea", "tui")).save(format1)
-    assert json.loads((format1 / "CURRENT").read_text())["format_version"] == 2
-    assert [one.version for one in saving.chain(format1)] == [3, 2, 1]
-    assert saving.undo(format1) == (3, 2)
-    assert saving.undo(format1) == (2, 1)
-    assert load(format1, backbone=nn.Linear(6, 4)).classes_.tolist() == ["emu", "owl"]
 
 
 # -- every byte -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from protodrift import IncrementalClassifier
-from protodrift.common import tensorfiles as saving
+from protodrift.model import versions
 from protodrift.serve import watching
 from protodrift.serve.limits import Limits
 
@@ -304,7 +304,7 @@ def test_no_memory_for_a_new_version_does_not_end_the_watching(
     with serve(path) as client:
         with monkeypatch.context() as patch:
             patch.setattr(IncrementalClassifier, "from_saved", from_saved)
-            saving.undo(path)
+            versions.undo(path)
             until(lambda: client.get("/healthz")[1]["problem"])
             assert client.get("/healthz")[1]["version"] == 2  # the version before is served on
         until(lambda: client.get("/healthz")[1]["version"] == 1)
@@ -320,7 +320,7 @@ def test_a_log_that_nobody_reads_does_not_end_the_watching(serve, saved, tmp_pat
     log = os.fdopen(writer, "w")
     with serve(path) as client:
         monkeypatch.setattr("sys.stdout", log)
-        saving.undo(path)
+        versions.undo(path)
         until(lambda: client.get("/healthz")[1]["version"] == 1)
         IncrementalClassifier.load(path).save(path)
         until(lambda: client.get("/healthz")[1]["version"] == 2)

@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 
 from protodrift import IncrementalClassifier
-from protodrift.common import tensorfiles as saving
 from protodrift.data.photos import find_photos
 from protodrift.errors import ProtodriftError
+from protodrift.model import versions
 from protodrift.model.learn import carry_out, prepare, unfinished, workplace
-from tests.model.test_saving import FULL, fault, files_of
+from tests.model.directories import FULL, fault, files_of
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def prepared(tmp_path_factory):
 
 
 def current(model):
-    folder = model / "versions" / str(saving.read_current(model).version)
+    folder = model / "versions" / str(versions.read_current(model).version)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from protodrift import IncrementalClassifier
-from protodrift.common import tensorfiles as saving
-from tests.model.test_saving import read_only
+from protodrift.model import versions
+from tests.model.directories import read_only
 from tests.slow.test_full_disk import disk  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def digest(model: Path) -> dict[str, str]:
 
 def current(model: Path) -> dict[str, str]:
     """The files of the current version, without its number."""
-    folder = model / "versions" / str(saving.read_current(model).version)
+    folder = model / "versions" / str(versions.read_current(model).version)
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 

@@ -50,8 +50,8 @@ def _seed(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Train, print the table, write the report."""
     from ..common import machine
+    from ..common.files import replace_file
     from ..common.progress import reporting
-    from ..common.tensorfiles import replace_file
     from ..data import load_digits
     from ..experiments.recipes import get_recipe
     from ..experiments.run import results_document

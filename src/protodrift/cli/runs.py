@@ -66,7 +66,7 @@ def show(args: argparse.Namespace) -> int:
 
 def remove(args: argparse.Namespace) -> int:
     """Remove the stages of one run."""
-    from ..common.tensorfiles import locked
+    from ..common.files import locked
     from ..errors import InputError, RunError, did_you_mean
     from ..experiments.stages import VERSIONS
     from ..experiments.store import Store

@@ -27,12 +27,12 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Go back one version."""
-    from ..common import tensorfiles as saving
+    from ..model import versions
 
     # Only its names are read: a damaged version is one to go back from.
-    before = saving.listed_labels(saving.folder_of(args.model, saving.read_current(args.model)))
-    left, now = saving.undo(args.model)
-    after = saving.listed_labels(args.model / "versions" / str(now))
+    before = versions.listed_labels(versions.read_current(args.model).folder(args.model))
+    left, now = versions.undo(args.model)
+    after = versions.listed_labels(args.model / "versions" / str(now))
     there = set(after)
     gone = [str(label) for label in before if label not in there]
     names = f" without {', '.join(gone[:5])}{' and others' if len(gone) > 5 else ''}" if gone else ""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from ..common.files import nameless_file
+from ..common.files import unlinked_file
 from ..common.ram import ram_budget, size_text
 from ..errors import InputError
 
@@ -51,7 +51,7 @@ class StoredRoom:
         self._lock = threading.Lock()
         total = count * self._size
         try:
-            self._file = nameless_file(_existing(Path(folder)), total)
+            self._file = unlinked_file(_existing(Path(folder)), total)
         except OSError as error:
             raise InputError(
                 f"no room for {size_text(total)} of decoded images in {folder}: {error.strerror or error}. Make "

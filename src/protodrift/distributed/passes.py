@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..common.files import nameless_file
+from ..common.files import unlinked_file
 from ..common.ram import size_text
 from ..common.sums import S
 from ..common.sums import merged as merge_pieces
@@ -108,7 +108,7 @@ def _room(count: int, size: int, kind: torch.dtype, folder: Path | None) -> torc
     numbers = torch.empty(0, dtype=kind).numpy().dtype
     total = count * size * numbers.itemsize
     try:
-        with nameless_file(folder, total) as file:
+        with unlinked_file(folder, total) as file:
             mapped = np.memmap(file, numbers, "r+", shape=(count, size))
     except OSError as error:
         raise RunError(

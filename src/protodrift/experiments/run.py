@@ -22,8 +22,8 @@ import torch
 
 from .. import __version__
 from ..common.config import encode
+from ..common.files import locked, replace_file
 from ..common.progress import Reporter, silent
-from ..common.tensorfiles import locked, replace_file
 from ..data import Dataset, load_digits, load_folder
 from ..data.tasks import TaskStream
 from ..distributed.world import World, current

@@ -7,8 +7,6 @@ RUN/pictures/0.safetensors, ...     one file a method with SDC: embeddings, prot
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -17,8 +15,9 @@ from typing import Any
 
 import torch
 
+from ..common.files import json_sha256, sync_directory
 from ..common.labels import Label
-from ..common.tensorfiles import Tensors, read_folder, sync_directory, write_folder
+from ..common.tensorfiles import Tensors, read_folder, write_folder
 from ..drift import SDC
 from ..errors import InputError, ModelFileError, RunError
 from ..methods import Method
@@ -218,7 +217,7 @@ def write(run_directory: Path, pictures: Iterable[Picture]) -> None:
         tasks = [list(task) for task in picture.tasks]
         listed.append({"method": picture.method, "seed": picture.seed, "tasks": tasks, "file": str(i)})
     manifest = {"format": "protodrift-pictures", "format_version": FORMAT_VERSION, "pictures": listed}
-    write_folder(draft, {**manifest, "checksum": _checksum(manifest)}, tensors)
+    write_folder(draft, {**manifest, "checksum": json_sha256(manifest)}, tensors)
     if target.exists():
         target.rename(gone)
     draft.rename(target)  # killed just before this, a run has no pictures: the next `protodrift run` takes them again
@@ -243,7 +242,7 @@ def read(run_directory: Path) -> dict[str, Picture]:
         return {}
     try:
         manifest, tensors = read_folder(folder, None)
-        if manifest.pop("checksum", None) != _checksum(manifest):
+        if manifest.pop("checksum", None) != json_sha256(manifest):
             raise ModelFileError("manifest.json does not match its checksum")
         if manifest["format_version"] != FORMAT_VERSION:
             raise RunError(f"{folder} has format version {manifest['format_version']!r}, not {FORMAT_VERSION}.")
@@ -267,7 +266,3 @@ def _unpacked(described: Mapping[str, Any], tensors: Tensors) -> Picture:
     tasks = tuple(tuple(task) for task in described["tasks"])
     own = {name: tensors[name] for name in _TENSORS}
     return Picture(described["method"], described["seed"], tasks, **own, panels=panels)
-
-
-def _checksum(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True, allow_nan=False).encode()).hexdigest()

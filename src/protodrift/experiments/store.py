@@ -8,7 +8,6 @@ RUN/epochs/train-3f2a....7/...             the last finished epoch of a training
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import shutil
 import sys
@@ -17,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..common.tensorfiles import Tensors, UnreadableError, read_folder, sync_directory, write_folder
-from ..errors import ModelFileError, RunError
+from ..common.files import json_sha256, sync_directory
+from ..common.tensorfiles import Tensors, read_folder, write_folder
+from ..errors import ModelFileError, RunError, UnreadableError
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Store:
         try:
             # Desktops and NFS put files of their own into folders: they are no reason to train for hours again.
             manifest, tensors = read_folder(folder, None, mapped=True, strict=False)
-            if manifest.pop("checksum", None) != _checksum(manifest):
+            if manifest.pop("checksum", None) != json_sha256(manifest):
                 raise ModelFileError(f"{folder}/manifest.json does not match its checksum")
             return manifest["data"], tensors
         except UnreadableError as error:
@@ -134,7 +134,7 @@ class Store:
             return None
 
     def _write(self, folder: Path, manifest: dict[str, Any], tensors: Mapping[str, Tensors]) -> None:
-        write_folder(folder, {**manifest, "checksum": _checksum(manifest)}, tensors)
+        write_folder(folder, {**manifest, "checksum": json_sha256(manifest)}, tensors)
         sync_directory(folder.parent)
 
 
@@ -198,7 +198,3 @@ def _name(kind: str, key: str) -> str:
 
 def _epoch(folder: Path) -> int:
     return int(folder.name.rsplit(".", 1)[1])
-
-
-def _checksum(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..common import tensorfiles as saving
 from ..common.labels import Label
+from ..common.tensorfiles import packed, packed_manifest
 from ..errors import ModelFileError
 from ..learner import IncrementalClassifier
 from ..training.state import LearnerState, tensor_bytes
+from . import versions
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ _WHAT = {
     "prototypes.safetensors": "prototypes, counts, tasks",
     "statistics.safetensors": "covariances of the classes, where the method keeps them",
     "drift.safetensors": "what the last drift compensation did",
-    "readout.safetensors": "what the read-out learned",
+    "readout_state.safetensors": "what the read-out learned",
     "calibration.safetensors": "distances and temperatures",
     "exemplars.safetensors": "IMAGES of old lessons, stored on request",
     "manifest.json": "configuration, labels, tasks, checksums",
@@ -76,18 +77,18 @@ def account(path: str | Path) -> Account:
         ModelFileError: if the current version is damaged, or holds a byte that the model is not made of.
     """
     path = Path(path)
-    return saving.steadily(path, lambda _: _account(path))
+    return versions.read_steadily(path, lambda _: _account(path))
 
 
 def _account(path: Path) -> Account:
     kept: list[int] = []
     checked = []
-    for one in saving.chain(path):
+    for one in versions.chain(path):
         try:
-            if one.format_version == saving.FORMAT_VERSION and _accounted(path, one):
+            if _accounted(path, one):
                 checked.append(one.version)
         except (ModelFileError, FileNotFoundError):
-            if kept and not saving.folder_of(path, one).is_dir():  # a writer removed it since we looked: not kept
+            if kept and not one.folder(path).is_dir():  # a writer removed it since we looked: not kept
                 break
             raise
         kept.append(one.version)
@@ -114,25 +115,24 @@ def _files(path: Path) -> Iterator[tuple[Path, int]]:
         yield file, size
 
 
-def _accounted(path: Path, one: saving.Current) -> bool:
+def _accounted(path: Path, one: versions.Current) -> bool:
     """Check that a version's files are, byte for byte, what its model is written as; False if that cannot be done."""
-    folder = saving.folder_of(path, one)
-    manifest, tensors = saving.read_folder(folder, one.manifest_sha256)
+    folder = one.folder(path)
     try:
-        clf = IncrementalClassifier.from_saved(saving.Saved(one.version, manifest, tensors, one.format_version), path)
+        clf = IncrementalClassifier.from_saved(versions.read_version(path, one), path)
     except ModelFileError as error:
         if "one of yours" in str(error):  # a backbone or loss of the user's has to be given again
             return False
         raise
-    again, files = clf.files()
-    contents = {f"{name}.safetensors": saving.packed(named) for name, named in files.items()}
+    again, files = clf.files(store_images=True)
+    contents = {f"{name}.safetensors": packed(named) for name, named in files.items()}
     for name, content in contents.items():
         if (folder / name).read_bytes() != content:
             raise ModelFileError(f"{folder / name} holds bytes that are no part of the model.")
     written = json.loads((folder / "manifest.json").read_bytes())
     facts = {n: {"sha256": hashlib.sha256(c).hexdigest(), "bytes": len(c)} for n, c in sorted(contents.items())}
     again = {**again, "made_with": _made_with(folder, written), "parent": written.get("parent"), "files": facts}
-    if saving.packed_manifest(again) != (folder / "manifest.json").read_bytes():
+    if packed_manifest(again) != (folder / "manifest.json").read_bytes():
         raise ModelFileError(f"{folder / 'manifest.json'} holds fields or bytes that are no part of the model.")
     return True
 
@@ -149,7 +149,7 @@ def _made_with(folder: Path, manifest: dict[str, Any]) -> dict[str, str]:
     return made
 
 
-def _described(path: Path, file: Path, size: int, versions: set[str]) -> File:
+def _described(path: Path, file: Path, size: int, kept: set[str]) -> File:
     parts = file.relative_to(path).parts
     name = "/".join(parts)
     if file.is_symlink():
@@ -158,9 +158,9 @@ def _described(path: Path, file: Path, size: int, versions: set[str]) -> File:
         return File(name, size, "names the current version")
     if parts == (".lock",) and size == 0:
         return File(name, size, "held by a writer")
-    if len(parts) == 3 and parts[0] == "versions" and parts[1] in versions:
+    if len(parts) == 3 and parts[0] == "versions" and parts[1] in kept:
         what = _WHAT.get(parts[2]) or (
-            "what a penalty keeps" if re.fullmatch(r"penalty\d+\.safetensors", parts[2]) else ""
+            "what a penalty keeps" if re.fullmatch(r"penalty_state\d+\.safetensors", parts[2]) else ""
         )
         if what:
             return File(name, size, what)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ..common import seeding
-from ..common.tensorfiles import replace_file
+from ..common.files import replace_file
 from ..errors import InputError
 from ..learner import IncrementalClassifier
 from ..networks.embedder import Embedder

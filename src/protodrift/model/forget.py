@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common import tensorfiles as saving
+from ..common import files
 from ..common.labels import Label
 from ..errors import InputError
 from ..learner import IncrementalClassifier
 from ..training.state import LearnerState, trained_with, unknown_class, without
+from . import versions
 
 
 @dataclass(frozen=True)
@@ -43,40 +44,41 @@ def forget(path: str | Path, label: Label) -> Left:
         ModelFileError: if it cannot be read or written, or older versions cannot be removed.
     """
     path = Path(path)
-    saving.read_current(path)
+    versions.read_current(path)
     try:
-        with saving.locked(path):
+        with files.locked(path):
             clf = IncrementalClassifier.load(path)
             state = clf.state_
             label = _own_kind(label, state.prototypes.labels)
             if label not in state.prototypes.labels:
                 return _finished(path, state, label)
             clf.state_ = without(state, label)
-            versions = sum(folder.name.isdigit() for folder in (path / "versions").iterdir())
-            clf.save(path, root=True, holding=True, store_images=True)  # what was stored before may be stored again
-            return _left(path, clf.state_, versions, trained_with(state, label))
+            removed = sum(folder.name.isdigit() for folder in (path / "versions").iterdir())
+            # What was stored before may be stored again.
+            versions.write(path, *clf.files(store_images=True), root=True, is_locked=True)
+            return _left(path, clf.state_, removed, trained_with(state, label))
     except OSError as error:
-        raise saving.unwritable(path, error) from error
+        raise versions.unwritable(path, error) from error
 
 
 def _finished(path: Path, state: LearnerState, label: Label) -> Left:
     """Finish a forget that wrote its version and could not remove the others: these still name the class."""
-    left_behind = saving.unreachable(path)
-    versions = [folder for folder in left_behind if folder.name.removeprefix(".new-gone-").isdigit()]
-    named = any(label in saving.listed_labels(folder) for folder in versions)
-    saving.remove_others(path)  # whatever it is: it may hold a class whose name is gone already
+    left_behind = versions.unreachable(path)
+    older = [folder for folder in left_behind if folder.name.removeprefix(".new-gone-").isdigit()]
+    named = any(label in versions.listed_labels(folder) for folder in older)
+    versions.remove_others(path)  # whatever it is: it may hold a class whose name is gone already
     if not named:
         unknown = unknown_class(label, state.prototypes.labels)
         if left_behind:
             names = ", ".join(f"versions/{folder.name}" for folder in left_behind)
             raise InputError(f"{unknown} What an interrupted command had left in {path} was removed: {names}.")
         raise unknown
-    return _left(path, state, len(versions), None)
+    return _left(path, state, len(older), None)
 
 
 def _left(path: Path, state: LearnerState, removed: int, trained: bool | None) -> Left:
     shared = bool(state.readout_state) or any(state.trained.penalty_state)
-    return Left(saving.read_current(path).version, len(state.prototypes), removed, trained, shared)
+    return Left(versions.read_current(path).version, len(state.prototypes), removed, trained, shared)
 
 
 def _own_kind(label: Label, labels: tuple[Label, ...]) -> Label:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..common import seeding
-from ..common import tensorfiles as saving
 from ..common.config import decode, encode
 from ..common.labels import Label
+from ..common.tensorfiles import Tensors
 from ..data.arrays import InputSpec
 from ..data.examples import Examples
 from ..drift import DriftReport
@@ -25,11 +25,12 @@ from ..prototypes.store import Prototypes
 from ..training.calibration import LEVELS, Calibration
 from ..training.state import ClassDrift, LearnedTask, LearnerState
 from ..training.trainer import Trained
+from .versions import Saved
 
 if TYPE_CHECKING:
     from ..learner import IncrementalClassifier
 
-Files = dict[str, saving.Tensors]
+Files = dict[str, Tensors]
 
 _GIVEN = "given by the user"
 
@@ -57,7 +58,7 @@ def manifest_of(state: LearnerState, parameters: dict[str, Any]) -> dict[str, An
         "tasks": [_task_json(task) for task in state.tasks],
         "last_task": {"history": list(state.trained.history), "note": state.trained.note},
         "penalties": encode(state.penalties),
-        "kept": len(state.trained.penalty_state),
+        "penalty_states": len(state.trained.penalty_state),
         "drift_labels": list(state.drift.labels),
         "exemplar_labels": None if state.trained.exemplars is None else list(state.trained.exemplars.labels),
         "parameters": {name: encode_param(value) for name, value in parameters.items()},
@@ -94,39 +95,17 @@ def tensors_of(state: LearnerState) -> Files:
         "prototypes": {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks},
         "drift": drift,
         "statistics": prototypes.statistics,
-        "readout": state.readout_state,
+        "readout_state": state.readout_state,
         "calibration": state.calibration.named(),
     }
     for i, kept in enumerate(state.trained.penalty_state):
-        result[f"penalty{i}"] = kept
+        result[f"penalty_state{i}"] = kept
     if state.trained.exemplars is not None:
         result["exemplars"] = {"images": state.trained.exemplars.images}
     return result
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
-
-
-def migrated(saved: saving.Saved) -> saving.Saved:
-    """Return a version as the newest format has it.
-
-    Version 1 knew no crop, calibration, drift history, held-out accuracy or source: they are not known, which is what a
-    model says that could not measure them. Its next save is of the newest format.
-    """
-    if saved.format_version == saving.FORMAT_VERSION:
-        return saved
-    if "parent" in saved.manifest or "calibration" in saved.tensors:
-        raise ModelFileError("the model is damaged: its CURRENT says format version 1, which it was not written in.")
-    unknown: dict[str, Any] = {"drift": [], "refreshed": [], "held_out": None, "source": ""}
-    manifest = {
-        **saved.manifest,
-        "fixed": {"crop": None, **saved.manifest["fixed"]},
-        "tasks": [{**unknown, **task} for task in saved.manifest["tasks"]],
-        "parent": None,
-    }
-    nothing = Calibration.unknown(len(manifest["labels"]))
-    tensors = {**saved.tensors, "statistics": {}, "calibration": nothing.named()}
-    return saving.Saved(saved.version, manifest, tensors, saving.FORMAT_VERSION)
 
 
 def decode_params(saved: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +127,7 @@ def _is_given(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") == _GIVEN
 
 
-def restored(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
+def restored(clf: IncrementalClassifier, saved: Saved) -> LearnerState:
     """Return the learned state of a version for a classifier with its parameters."""
     manifest, tensors = saved.manifest, saved.tensors
     spec = InputSpec.from_json(manifest["input"])
@@ -172,7 +151,7 @@ def restored(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
     exemplars = None
     if manifest["exemplar_labels"] is not None:
         exemplars = Examples(tensors["exemplars"]["images"], tuple(manifest["exemplar_labels"]))
-    kept = tuple(tensors[f"penalty{i}"] for i in range(manifest["kept"]))
+    kept = tuple(tensors[f"penalty_state{i}"] for i in range(manifest["penalty_states"]))
     last = manifest["last_task"]
     trained = Trained(network, labels, kept, exemplars, tuple(last["history"]), last["note"])
     _check_belonging(spec, trained, drift, labels)
@@ -183,14 +162,14 @@ def restored(clf: IncrementalClassifier, saved: saving.Saved) -> LearnerState:
     saved_readout = manifest["parameters"]["readout"]  # one may have been given for now, which learned none of this
     space = (clf.readout if _is_given(saved_readout) else decode(saved_readout)).space_name
     state = LearnerState(
-        spec, fixed, penalties, trained, prototypes, learned, drift, tensors["readout"], calibration, space
+        spec, fixed, penalties, trained, prototypes, learned, drift, tensors["readout_state"], calibration, space
     )
     _check_nothing_else(state, manifest, tensors)
     return state
 
 
 def _network(
-    clf: IncrementalClassifier, spec: InputSpec, fixed: dict[str, Any], tasks: list[Any], tensors: saving.Tensors
+    clf: IncrementalClassifier, spec: InputSpec, fixed: dict[str, Any], tasks: list[Any], tensors: Tensors
 ) -> Embedder:
     objective = fixed["objective"]
     options = embedding_options(objective, fixed["embedding_dim"], fixed["normalize"])
@@ -218,7 +197,7 @@ def _task(task: dict[str, Any]) -> LearnedTask:
     )
 
 
-def _calibration(tensors: saving.Tensors, classes: int) -> Calibration:
+def _calibration(tensors: Tensors, classes: int) -> Calibration:
     result = Calibration(*(tensors[name] for name in Calibration.__dataclass_fields__))
     right = (
         result.quantiles.shape == result.relative.shape == (classes, len(LEVELS))
@@ -296,7 +275,7 @@ def _check_statistics(prototypes: Prototypes) -> None:
 
 
 _FIELDS = frozenset(
-    ("made_with", "input", "fixed", "labels", "tasks", "last_task", "penalties", "kept", "drift_labels")
+    ("made_with", "input", "fixed", "labels", "tasks", "last_task", "penalties", "penalty_states", "drift_labels")
 ) | {"exemplar_labels", "parameters", "parent"}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ..common import tensorfiles as saving
+from ..common import files
 from ..common.labels import sorted_labels
 from ..common.progress import Reporter, silent
 from ..data.arrays import InputSpec
@@ -34,6 +34,7 @@ from ..learner import IncrementalClassifier
 from ..training.state import LearnerState
 from ..training.task import check_new_classes
 from ..training.trainer import Checkpoint
+from . import versions
 from .defaults import Choice, choose
 from .format import encode_param
 
@@ -70,10 +71,10 @@ def unfinished(path: Path) -> Path:
 def look(path: str | Path) -> Place:
     """Return a model directory for looking only: nothing is locked or made."""
     path = Path(path)
-    saving.check_target(path)
+    versions.check_target(path)
     if not (path / "CURRENT").exists():
         return Place(path, None, 0)
-    return Place(path, IncrementalClassifier.load(path), saving.read_current(path).version)
+    return Place(path, IncrementalClassifier.load(path), versions.read_current(path).version)
 
 
 @contextlib.contextmanager
@@ -88,15 +89,15 @@ def workplace(path: str | Path) -> Iterator[Place]:
         world.on_first(lambda: None)  # the first rank holds the lock for all
         yield look(path)
         return
-    saving.check_target(path)
+    versions.check_target(path)
     missing = not path.exists()
     try:
         with contextlib.ExitStack() as held:
             try:
                 path.mkdir(parents=True, exist_ok=True)
-                held.enter_context(saving.locked(path))
+                held.enter_context(files.locked(path))
             except OSError as error:  # of these two only: who writes a version explains what that meets
-                raise saving.unwritable(path, error) from error
+                raise versions.unwritable(path, error) from error
             world.on_first(lambda: None)
             yield look(path)
     finally:
@@ -274,9 +275,9 @@ def carry_out(plan: Plan, reporter: Reporter = silent) -> Outcome:
         )
 
     def write() -> int:
-        clf.save(path, keep=KEPT_VERSIONS, holding=True)
+        version = versions.write(path, *clf.files(), keep=KEPT_VERSIONS, is_locked=True)
         shutil.rmtree(plan.place.unfinished, ignore_errors=True)
-        return saving.read_current(path).version
+        return version
 
     return Outcome(clf, world.on_first(write), 0 if resumed is None else int(resumed[0]["epoch"]))
 
@@ -299,7 +300,7 @@ def _own_checkpoint(plan: Plan, key: str) -> EpochCheckpoint:
 def lesson_key(plan: Plan) -> str:
     """Return a hash of everything that a training depends on: a checkpoint of another lesson is never taken up."""
     digest = hashlib.sha256()
-    before = saving.read_current(plan.place.path).manifest_sha256 if plan.place.version else ""
+    before = versions.read_current(plan.place.path).manifest_sha256 if plan.place.version else ""
     params = {name: encode_param(value) for name, value in plan.learner.get_params(deep=False).items()}
     facts = [before, params, list(plan.examples.labels), torch.__version__, torch.get_num_threads()]
     digest.update(json.dumps(facts, sort_keys=True).encode())

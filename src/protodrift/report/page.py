@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from ..common.tensorfiles import replace_file
+from ..common.files import replace_file
 from .summary import Summaries, Summary, has_seeds
 from .svg import escape
 from .table import Column, columns

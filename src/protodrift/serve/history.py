@@ -1,6 +1,6 @@
 """Where the prototypes were after each task, on one 2-D map.
 
-A model keeps its last versions (`saving.py`), and each its prototypes after a task. The oldest one kept also knows
+A model keeps its last versions (`model.versions`), and each its prototypes after a task. The oldest one kept also knows
 where its old prototypes were before it moved them. Earlier tasks have left numbers only: how far, and how unsure.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..common import tensorfiles as saving
 from ..common.labels import Label
 from ..errors import ModelFileError
+from ..model import versions
 from ..training.state import LearnerState
 
 
@@ -52,7 +52,7 @@ def read_steps(path: Path, state: LearnerState, cache: Cache) -> list[Step]:
         known.setdefault(len(state.tasks) - 1, Step(len(state.tasks) - 1, state.drift.labels, state.drift.before))
     used: set[str] = set()
     try:
-        for current in saving.chain(path):
+        for current in versions.chain(path):
             if current.manifest_sha256 not in cache:
                 cache[current.manifest_sha256] = _steps_of(path, current)
             used.add(current.manifest_sha256)
@@ -69,8 +69,9 @@ def read_steps(path: Path, state: LearnerState, cache: Cache) -> list[Step]:
     return [known[task] for task in sorted(known)]
 
 
-def _steps_of(path: Path, current: saving.Current) -> tuple[Step, ...]:
-    manifest, tensors = saving.read_folder(path / "versions" / str(current.version), current.manifest_sha256)
+def _steps_of(path: Path, current: versions.Current) -> tuple[Step, ...]:
+    saved = versions.read_version(path, current)
+    manifest, tensors = saved.manifest, saved.tensors
     try:
         task = len(manifest["tasks"])
         own = Step(task, tuple(manifest["labels"]), tensors["prototypes"]["means"])

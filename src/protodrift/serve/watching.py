@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..common import tensorfiles as saving
 from ..errors import InputError, ModelFileError, ProtodriftError
 from ..learner import IncrementalClassifier
-from ..model import answers
+from ..model import answers, versions
 from .history import Cache, drift_map, read_steps
 
 RETRY = 10.0
@@ -29,7 +28,7 @@ class Served:
         documents: what is said about it, as JSON: "model", "classes", "map".
     """
 
-    current: saving.Current
+    current: versions.Current
     classifier: IncrementalClassifier
     size: int
     documents: dict[str, bytes]
@@ -50,7 +49,7 @@ class Watched:
     def __init__(self, path: str | Path, **params: Any) -> None:
         self.path, self.params = Path(path), params
         self.problem = ""
-        self._failed: tuple[saving.Current | None, float] | None = None
+        self._failed: tuple[versions.Current | None, float] | None = None
         self._cache: Cache = {}
         self.served = self._read()
 
@@ -61,7 +60,7 @@ class Watched:
         """
         current = None
         try:
-            current = saving.read_current(self.path)
+            current = versions.read_current(self.path)
             if current == self.served.current:
                 self.problem, self._failed = "", None
                 return False
@@ -78,14 +77,14 @@ class Watched:
 
     def _read(self) -> Served:
         for _ in range(5):
-            current = saving.read_current(self.path)
-            clf = IncrementalClassifier.from_saved(saving.read(self.path), self.path, **self.params)
+            current = versions.read_current(self.path)
+            clf = IncrementalClassifier.from_saved(versions.read(self.path), self.path, **self.params)
             # Numbers come again after an undo: only an unchanged digest says that this is what was read.
-            if saving.read_current(self.path) == current:
+            if versions.read_current(self.path) == current:
                 return self._served(current, clf)
         raise ModelFileError(f"{self.path} changes faster than it can be read. Try again when the others are done.")
 
-    def _served(self, current: saving.Current, clf: IncrementalClassifier) -> Served:
+    def _served(self, current: versions.Current, clf: IncrementalClassifier) -> Served:
         spec = clf.state_.spec
         if not spec.is_image or spec.shape[0] != 3 or spec.shape[1] != spec.shape[2] or spec.scale != "uint8":
             raise InputError(f"{self.path} was made for {spec}, not for photos. Only models of photos can be served.")

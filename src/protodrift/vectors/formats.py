@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.tensorfiles import sync_directory
+from ..common.files import sync_directory
 from ..errors import InputError, did_you_mean
 
 FORMATS = {".npy": "npy", ".parquet": "parquet", ".pq": "parquet", ".faiss": "faiss", ".index": "faiss"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..common.tensorfiles import sync_directory
+from ..common.files import sync_directory
 from ..drift.base import Drift
 from ..errors import InputError
 from .formats import NpySink, Sink, Source, format_of, open_sink, open_source, stored_dtype

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from ...common.files import sync_directory
 from ...common.labels import Label
-from ...common.tensorfiles import sync_directory
 from ...errors import InputError
 
 FORMAT = 1
