@@ -78,13 +78,3 @@ def test_the_version_has_one_value():
 
 def test_the_package_is_marked_as_typed():
     assert (ROOT / "src/protodrift/py.typed").exists()
-
-
-def test_a_part_of_ones_own_cannot_take_the_name_of_one_that_is_there():
-    from protodrift.common.config import decode
-    from protodrift.drift import SDC, Drift
-    from protodrift.errors import InputError
-
-    with pytest.raises(InputError, match=r"protodrift.drift.sdc has a SDC already.*such as MySDC"):
-        type("SDC", (Drift,), {"__module__": "__main__"})
-    assert decode(SDC().to_json()) == SDC()

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sklearn.exceptions import NotFittedError
 
 
 class ProtodriftError(Exception):
@@ -30,8 +34,10 @@ class RunError(ProtodriftError, RuntimeError):
     """A run directory that cannot be used or written; what was finished is kept."""
 
 
-class NotLearnedError(ProtodriftError, ValueError, AttributeError):
-    """Something was asked of a model that has not learned a task yet."""
+if TYPE_CHECKING:
+
+    class NotLearnedError(ProtodriftError, NotFittedError):  # type: ignore[misc]
+        """Something was asked of a model that has not learned a task yet; a NotFittedError of scikit-learn."""
 
 
 class DivergedError(ProtodriftError, FloatingPointError):
@@ -67,3 +73,15 @@ def did_you_mean(name: object, choices: Iterable[object]) -> str:
     if near and len(known) > 30:
         return f"{guess}Near it: {', '.join(repr(lowered[name]) for name in near)}."
     return f"{guess}Choices: {', '.join(map(repr, known))}."
+
+
+def __getattr__(name: str) -> Any:
+    """Make `NotLearnedError` when it is first asked for: importing scikit-learn takes longer than `--help` should."""
+    if name != "NotLearnedError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sklearn.exceptions import NotFittedError
+
+    doc = "Something was asked of a model that has not learned a task yet; a NotFittedError of scikit-learn."
+    made = type(name, (ProtodriftError, NotFittedError), {"__doc__": doc, "__module__": __name__})
+    globals()[name] = made
+    return made

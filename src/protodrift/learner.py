@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils import column_or_1d
 from torch import nn
 
-from .common.config import check, flag, number, one_of, optional, plain, whole
+from .common.config import check, flag, nested, number, one_of, optional, plain, whole, with_nested
 from .common.labels import Label, sorted_labels
 from .common.progress import reporting
 from .data.arrays import InputSpec, read_labels
@@ -109,7 +111,7 @@ class Recognized:
         ]
 
 
-class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Learns classes task after task without keeping old images; an image gets the class of the nearest prototype.
 
     `partial_fit` learns one task: it trains the embedding network on the new classes, measures how the new images moved
@@ -253,12 +255,23 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         axes = {axis: getattr(method, axis) for axis in ("objective", "exemplars", "drift", "readout", "schedule")}
         return cls(**{**axes, "penalty": method.penalties, **params})
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name; if `deep`, also the options of their parts, such as "drift__sigma"."""
+        params: dict[str, Any] = super().get_params(deep=False)
+        return nested(params) if deep else params
+
     def set_params(self: Self, **params: Any) -> Self:
-        """Set parameters by name; they act from the next task on."""
-        _check_names(type(self), params)
-        for name, value in params.items():
-            setattr(self, name, plain(value))
+        """Set parameters by name, also options of their parts (`drift__sigma=0.2`); they act from the next task on."""
+        for name, value in with_nested(self.get_params(deep=False), params, type(self).__name__).items():
+            setattr(self, name, value)
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True  # images
+        tags.input_tags.string = True  # paths of image files
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -290,6 +303,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self, state: LearnerState | None, X: Any, y: Any, announced: Any = None, known: str = "error"
     ) -> LearnerState:
         self._validated_method()  # before anything large is read
+        if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
         images, y, spec = self._read(X, y, None if state is None else state.spec)
         examples = Examples(images, read_labels(y, len(images)))
         if announced is not None:
@@ -306,6 +321,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self.learned_from(state, spec, examples)
 
     def _read(self, X: Any, y: Any, spec: InputSpec | None) -> tuple[torch.Tensor, Any, InputSpec]:
+        size: tuple[int, ...] = getattr(X, "shape", ())
+        if spec is not None and not spec.is_image and len(size) == 2 and size[1] != spec.shape[0]:
+            raise InputError(
+                f"X has {size[1]} features, but {type(self).__name__} is expecting {spec.shape[0]} features as input: "
+                f"this model was made for {spec}."
+            )
         return read_inputs(X, y, spec=spec, channels=self.channels, size=self.image_size)
 
     def learned_from(
@@ -439,6 +460,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         check(type(self).__name__, {"temperature": _RULES["temperature"]}, {"temperature": self.temperature})
         return self._probabilities(self._scores(X))
 
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the read-out's scores, larger is likelier: (N, n_classes); of two classes (N,), second minus first."""
+        scores: np.ndarray = self._scores(X).numpy()
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
     def recognize(self, X: Any) -> Recognized:
         """Return the answers with all that is known about them: probabilities, distances, whether they are unknown."""
         state, z = self._learned(), self._embed(X)
@@ -501,6 +527,16 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         labels = self._learned().prototypes.labels
         found = np.array(labels)
         return found if found.dtype.kind != "f" else np.array(labels, dtype=object)  # small ints and ints from 2^63 on
+
+    @property
+    def n_features_in_(self) -> int:
+        """Values per input: D of feature vectors, C x H x W of images."""
+        return math.prod(self._learned().spec.shape)
+
+    @property
+    def network_(self) -> Embedder:
+        """The embedding network after the last task; a copy, if it is to be trained further."""
+        return self._learned().trained.network
 
     @property
     def prototypes_(self) -> np.ndarray:

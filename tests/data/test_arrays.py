@@ -110,7 +110,7 @@ def test_a_known_spec_settles_what_is_ambiguous_by_itself():
     [
         ([], "X is empty"),
         (np.zeros((0, 8, 8)), "X is empty"),
-        (np.zeros((3, 0)), r"shape \(3, 0\).*no pixels"),
+        (np.zeros((3, 0)), r"0 feature\(s\) \(shape=\(3, 0\)\) while a minimum of 1"),
         (np.zeros((3, 0, 8)), r"shape \(3, 0, 8\).*no pixels"),
         (np.zeros(8), r"shape \(8,\); accepted are .*X\[None\]"),
         (np.zeros((1, 2, 3, 4, 5)), r"shape \(1, 2, 3, 4, 5\); accepted are"),

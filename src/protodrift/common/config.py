@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -112,15 +113,17 @@ _REGISTRY: dict[str, type[Config]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Base of all configuration objects. Subclasses are frozen dataclasses and register themselves by name."""
+class Config(metaclass=ABCMeta):
+    """Base of all configuration objects. Subclasses are frozen dataclasses and register themselves by name.
+
+    Raises:
+        InputError: when an object is made whose class is no frozen dataclass, or whose options break the rules.
+        TypeError: when an object is made whose class lacks an abstract method.
+    """
 
     rules: ClassVar[Mapping[str, Rule]] = {}
     stores: ClassVar[str] = ""
     """What a method with this part has to keep between tasks, in words."""
-    added: ClassVar[frozenset[str]] = frozenset()
-    """Options younger than the first release: written only where they differ from their default, so that what was
-    stored before they came (runs, models) is still known by the same description."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -133,29 +136,36 @@ class Config:
             )
         _REGISTRY[cls.__name__] = cls
 
+    def __new__(cls: type[C], *args: Any, **kwargs: Any) -> C:
+        """Make an object of a class that is a frozen dataclass itself."""
+        if "__dataclass_fields__" not in vars(cls):  # its options would be in no comparison, hash, print or file
+            raise InputError(
+                f"{cls.__name__} is a configuration but not a frozen dataclass: write @dataclass(frozen=True) above "
+                "the class and its options as fields, such as `scale: float = 1.0`, instead of an __init__."
+            )
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for name, value in self.options().items():
             if isinstance(value, np.generic):
-                object.__setattr__(self, field.name, plain(value))
-        check(type(self).__name__, self.rules, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
+                object.__setattr__(self, name, plain(value))
+        check(type(self).__name__, self.rules, self.options())
 
-    def to_json(self, *, complete: bool = False) -> dict[str, Any]:
-        """Return a JSON-able dict from which `decode` makes an equal object; if `complete`, with every option."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        unset = {f.name for f in dataclasses.fields(self) if f.name in self.added and values[f.name] == f.default}
-        return {
-            "type": type(self).__name__,
-            **{name: encode(value, complete) for name, value in values.items() if complete or name not in unset},
-        }
+    def options(self) -> dict[str, Any]:
+        """Return the options by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict from which `decode` makes an equal object."""
+        return {"type": type(self).__name__, **{name: encode(value) for name, value in self.options().items()}}
 
 
-def encode(value: Any, complete: bool = False) -> Any:
-    """Turn configs, tuples and plain values into what JSON can hold; if `complete`, with every option."""
+def encode(value: Any) -> Any:
+    """Turn configs, tuples and plain values into what JSON can hold."""
     if isinstance(value, Config):
-        return value.to_json(complete=complete)
+        return value.to_json()
     if isinstance(value, (tuple, list)):
-        return [encode(item, complete) for item in value]
+        return [encode(item) for item in value]
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise InputError(
@@ -183,3 +193,42 @@ def build(cls: type[C], values: Mapping[str, Any]) -> C:
         if name not in known:
             raise InputError(f"{cls.__name__} has no option {name!r}. {did_you_mean(name, known)}")
     return cls(**values)
+
+
+def nested(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters and the options of those that are configurations, as scikit-learn names them.
+
+    The value of "drift" is there, and as "drift__sigma" that of its option `sigma`; and so on, as deep as there are
+    configurations.
+    """
+    result = dict(params)
+    for name, value in params.items():
+        if isinstance(value, Config):
+            result.update({f"{name}__{option}": inner for option, inner in nested(value.options()).items()})
+    return result
+
+
+def with_nested(params: Mapping[str, Any], changes: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Return parameters with some of them changed, each named as in `nested`.
+
+    Raises:
+        InputError: for a name that there is not, with the nearest one, and for values that break a rule.
+    """
+    result, inner = dict(params), dict[str, dict[str, Any]]()
+    for key, value in changes.items():
+        name, _, option = key.partition("__")
+        if name not in params:
+            raise InputError(f"{owner} has no parameter {name!r}. {did_you_mean(name, params)}")
+        if option:
+            inner.setdefault(name, {})[option] = plain(value)
+        else:
+            result[name] = plain(value)
+    for name, options in inner.items():  # after the parts themselves: drift=SDC() and drift__sigma=0.2 may come at once
+        part = result[name]
+        if not isinstance(part, Config):
+            raise InputError(
+                f"{owner}: {name} is {part!r}, which has no option {next(iter(options))!r}. Set {name} to one object "
+                "that has it."
+            )
+        result[name] = build(type(part), with_nested(part.options(), options, type(part).__name__))
+    return result

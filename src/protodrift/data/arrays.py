@@ -6,6 +6,7 @@ looked like is kept as an `InputSpec`; later tasks and predictions must look the
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,8 @@ def read_images(X: Any, *, spec: InputSpec | None = None, channels: str = "auto"
     tensor = _tensor(X)
     if tensor.ndim and len(tensor) == 0:
         raise InputError("got no images: X is empty. Give at least one.")
+    if tensor.ndim == 2 and tensor.shape[1] == 0:
+        raise InputError(f"X has 0 feature(s) (shape={tuple(tensor.shape)}) while a minimum of 1 is required.")
     if tensor.numel() == 0:
         raise InputError(f"X has shape {tuple(tensor.shape)}: its images have no pixels.")
     images = _channels_first(tensor, channels, spec)
@@ -109,7 +112,9 @@ def read_labels(y: Any, count: int) -> tuple[Label, ...]:
     (3, 1)
     """
     if y is None:
-        raise InputError("y is missing: give one label an image.")
+        raise InputError(
+            "y is missing: learning requires y to be passed, but the target y is None. Give one label per image."
+        )
     if isinstance(y, torch.Tensor):
         y = y.detach().cpu().numpy()
     values = np.asarray(y, dtype=object) if isinstance(y, (list, tuple)) else np.asarray(y)
@@ -122,7 +127,7 @@ def read_labels(y: Any, count: int) -> tuple[Label, ...]:
         plain = value.item() if isinstance(value, np.generic) else value
         if isinstance(plain, bool) or not isinstance(plain, (str, int)):
             raise InputError(
-                f"labels must be str or int, got {plain!r} ({type(plain).__name__}). "
+                f"Unknown label type: labels must be str or int, got {plain!r} ({type(plain).__name__}). "
                 "Convert them first, for example y.astype(int) or y.astype(str)."
             )
         # Enums and other children of str and int give their plain value: the only thing a file can hold.
@@ -138,14 +143,21 @@ def read_labels(y: Any, count: int) -> tuple[Label, ...]:
 def _tensor(X: Any) -> torch.Tensor:
     if isinstance(X, torch.Tensor):
         if X.is_complex():
-            raise InputError(f"X has dtype {X.dtype}; numbers are needed: uint8 pixels or floats.")
+            raise InputError(f"Complex data not supported: X has dtype {X.dtype}. Give uint8 pixels or floats.")
         tensor = X.detach().cpu().clone()  # a copy: no later change of X reaches a learned state
     else:
+        if hasattr(X, "toarray"):  # of scipy.sparse
+            raise InputError("X is sparse, and sparse input is not supported. Give X.toarray().")
         try:
             array = np.asarray(X)
         except ValueError as error:
             raise InputError(f"X is not a rectangular array ({error}). All images need one size.") from None
-        if array.dtype == object or array.dtype.kind not in "buif":
+        if array.dtype.kind == "c":
+            raise InputError(f"Complex data not supported: X has dtype {array.dtype}. Give uint8 pixels or floats.")
+        if array.dtype == object and array.ndim:
+            with contextlib.suppress(TypeError, ValueError):  # numbers of Python's, as tables with gaps hold them
+                array = array.astype(np.float32)
+        if array.dtype.kind not in "buif":
             raise InputError(
                 f"X has dtype {array.dtype}; numbers are needed: uint8 pixels or floats. "
                 "Images of different sizes must be resized to one size first."
@@ -178,7 +190,7 @@ def _channels_first(tensor: torch.Tensor, channels: str, spec: InputSpec | None)
     if tensor.ndim != 4:
         raise InputError(
             f"X has shape {tuple(tensor.shape)}; accepted are (N, H, W), (N, H, W, C), (N, C, H, W) and (N, D). "
-            "A single image needs a first axis: X[None]."
+            "Reshape your data. A single image needs a first axis: X[None]."
         )
     first, last = tensor.shape[1] in _CHANNELS, tensor.shape[3] in _CHANNELS
     if channels == "auto":

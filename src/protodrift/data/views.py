@@ -59,7 +59,6 @@ class CropFlip(Augmentation):
     flip: bool = True
     mode: str = "reflect"
     rules: ClassVar = {"pad": whole(0), "flip": flag, "mode": one_of("reflect", "zeros")}
-    added: ClassVar = frozenset({"mode"})
 
     def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
         """Draw top, left, and whether to mirror, (N,) each."""

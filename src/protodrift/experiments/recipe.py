@@ -110,12 +110,6 @@ class Recipe(Config):
         "exemplar_training": optional(part(Training)),
         "warmup": optional(part(Warmup)),
     }
-    added: ClassVar = frozenset(
-        {
-            "use_classes", "view", "validation", "train_images", "test_images", "warmup", "budget", "mean_images",
-            "notes", "exemplar_training", "data_seed",
-        }
-    )  # fmt: skip
 
     @property
     def methods(self) -> dict[str, Method]:
@@ -195,8 +189,8 @@ class Recipe(Config):
 
     def resolved(self) -> dict[str, Any]:
         """Return everything, JSON-able, as `protodrift show` prints it."""
-        document: dict[str, Any] = encode(self, complete=True)
-        document["rows"] = {name: encode(method, complete=True) for name, method in self.rows}
+        document: dict[str, Any] = encode(self)
+        document["rows"] = {name: encode(method) for name, method in self.rows}
         return document
 
 

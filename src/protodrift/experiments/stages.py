@@ -85,7 +85,6 @@ class Network(Config):
         "weights": optional(text),
         "crop": optional(whole(1)),
     }
-    added: ClassVar = frozenset({"crop"})
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,6 @@ class Softmax(_Heads):
 
     over: str = "head"
     smoothing: float = 0.0
-    added: ClassVar = frozenset({"smoothing"})
     rules: ClassVar = {"over": one_of("head", "all"), "smoothing": number(0, 0.9)}
 
     @property

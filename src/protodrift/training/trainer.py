@@ -67,7 +67,6 @@ class Training(Config):
     optimizer: str = "adam"
     rate_schedule: str = "constant"
     precision: str = "float32"
-    added: ClassVar = frozenset({"optimizer", "rate_schedule", "precision"})
     rules: ClassVar = {
         "epochs": whole(0),
         "learning_rate": number(above=0),
