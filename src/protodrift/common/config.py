@@ -113,7 +113,7 @@ _REGISTRY: dict[str, type[Config]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(metaclass=ABCMeta):
+class Config(metaclass=ABCMeta):  # noqa: B024, its children have abstract methods
     """Base of all configuration objects. Subclasses are frozen dataclasses and register themselves by name.
 
     Raises:
