@@ -24,7 +24,7 @@ from torch.nn.functional import normalize
 
 from protodrift.data.batches import class_balanced_batches
 from protodrift.data.photos import load_photo
-from protodrift.data.spill import StoredRoom
+from protodrift.data.spill import mapped
 from protodrift.drift.kernel import DriftSums, MeanSums
 from protodrift.readouts import nearest_class_mean
 
@@ -79,10 +79,9 @@ def decoding() -> float:
 def reading(scratch: Path) -> float:
     """Random batches of 32 photos of 256 x 256 out of a file that is in the page cache."""
     scratch.mkdir(parents=True, exist_ok=True)
-    room = StoredRoom(500, (3, 256, 256), scratch)
-    for row in range(500):
-        room.write(row, np.full((3, 256, 256), row % 256, np.uint8))
-    images, rows = room.tensor(500), torch.randperm(500)[:480].split(32)
+    images = mapped((500, 3, 256, 256), torch.uint8, scratch)
+    images.copy_((torch.arange(500) % 256).view(-1, 1, 1, 1).expand_as(images))
+    rows = torch.randperm(500)[:480].split(32)
     return round(1e6 * seconds(lambda: [images[batch] for batch in rows]) / 480, 1)
 
 

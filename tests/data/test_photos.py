@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from protodrift.data.photos import Found, find_images, find_photos, load_photo, read_photos, shown, summary_of
-from protodrift.data.spill import StoredImages
+from protodrift.data.spill import is_mapped
 from protodrift.errors import InputError
 
 RNG = np.random.RandomState(0)
@@ -251,7 +251,7 @@ def test_many_photos_go_to_a_file_without_a_name_and_are_the_same(tmp_path):
     found = find_photos(tmp_path)
     small = read_photos(found, 16).examples.images
     large = read_photos(found, 16, ram=10, folder=tmp_path).examples.images
-    assert isinstance(large, StoredImages)
+    assert is_mapped(large)
     assert np.array_equal(small.numpy(), large.numpy())
     assert [path.name for path in tmp_path.iterdir()] == ["owl"]
 

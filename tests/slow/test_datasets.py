@@ -103,7 +103,7 @@ def test_a_process_that_is_stopped_leaves_no_worker_and_no_whole_looking_entry(b
     assert process.stdout is not None
     assert process.stdout.readline() == "decoding\n"
     children = workers(process.pid)
-    assert len(children) == 2
+    assert len(children) >= 2  # joblib has one that cleans up after the others
     process.send_signal(sent)
     process.communicate(timeout=600)
     assert process.returncode != 0

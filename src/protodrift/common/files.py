@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,23 +146,3 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def unlinked_file(folder: str | Path, size: int) -> Any:
-    """Open an unlinked temporary file of `size` bytes: no other program can open it, and the system frees it when it
-    is closed or the process ends, however it ends.
-
-    The space is allocated now, where the system can do that: a full disk is an error here, not when the file is
-    written.
-
-    Raises:
-        OSError: if there is no space.
-    """
-    file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - the caller closes it
-    try:
-        if hasattr(os, "posix_fallocate") and size:
-            os.posix_fallocate(file.fileno(), 0, size)
-    except OSError:
-        file.close()
-        raise
-    return file

@@ -11,6 +11,7 @@ import torch
 
 from ..common.labels import Label, sorted_labels
 from ..errors import InputError
+from . import spill
 from .arrays import InputSpec, read_images, read_labels
 
 
@@ -43,12 +44,12 @@ class Examples:
     def at(self, rows: torch.Tensor) -> Examples:
         """Return the examples at these positions, in that order."""
         ids = None if self.ids is None else self.ids[rows]
-        return Examples(self.images[rows], tuple(self.labels[i] for i in rows.tolist()), ids)
+        return Examples(spill.take(self.images, rows), tuple(self.labels[i] for i in rows.tolist()), ids)
 
     def targets_of(self, classes: Sequence[Label]) -> torch.Tensor:
         """Return for each example the index of its label in `classes`, (N,) long.
 
-        >>> Examples(torch.zeros(3, 2), ("b", "a", "b")).rows_of(["a", "b"]).tolist()
+        >>> Examples(torch.zeros(3, 2), ("b", "a", "b")).targets_of(["a", "b"]).tolist()
         [1, 0, 1]
         """
         index = {label: row for row, label in enumerate(classes)}
@@ -59,7 +60,7 @@ class Examples:
         """Join examples one after another."""
         ids = [p.ids for p in parts if p.ids is not None]
         return Examples(
-            torch.cat([p.images for p in parts]),
+            spill.join([p.images for p in parts]),
             tuple(label for p in parts for label in p.labels),
             torch.cat(ids) if len(ids) == len(parts) else None,
         )

@@ -44,7 +44,7 @@ def scan_folder(root: str | Path, *, classes: Collection[str] | None = None) -> 
     """
     root = Path(root)
     if not root.is_dir():
-        raise InputError(f"{root} is not a folder. Give a folder with one sub-folder a class.")
+        raise InputError(f"{root} is not a folder. Give a folder with one sub-folder per class.")
     entries = _entries(root)
     folders = [p for p in entries if p.is_dir() and not p.name.startswith(".")]
     if not folders:
@@ -114,24 +114,25 @@ def load_folder(
 ) -> Dataset:
     """Read a folder of class folders.
 
-    Decoded images that do not fit in memory go to a file without a name, and are read batch by batch; results are the
-    same.
+    Decoded images that do not fit in RAM are mapped (see `spill.py`) and read batch by batch; results are the same.
 
     Args:
         root: the folder.
         size: images become size x size.
         test: a second folder of the same classes, as test images.
         classes: read only these class folders.
-        ram: bytes of decoded images held in memory; None: `ram_budget()`.
+        ram: bytes of decoded images held in RAM; None: `ram_budget()`.
         fit: "center" resizes the short side and crops the center, "squash" resizes both sides.
         skip_bad_images: leave out images that cannot be read, with a warning; the dataset's `skipped` lists them.
 
     Returns:
         A `Dataset` whose labels are the names of the class folders.
     """
+    import torch
+
     from .arrays import InputSpec
     from .examples import Dataset, Examples
-    from .spill import room
+    from .spill import empty_images
 
     parts, low, high = [], 255, 0
     skipped: list[str] = []
@@ -143,7 +144,7 @@ def load_folder(
         if wanted - set(scan.classes):
             raise InputError(f"{folder} has no class folder {sorted(wanted - set(scan.classes))[0]!r}.")
         picked = [(path, label) for path, label in scan.files if label in wanted]
-        images = room(len(picked), (3, size, size), ram=ram)
+        images = empty_images(len(picked), (3, size, size), ram=ram)
         labels: list[str] = []
         for path, label in picked:
             try:
@@ -153,13 +154,13 @@ def load_folder(
                     raise InputError(f"{error} {HOW_TO_SKIP}") from None
                 skipped.append(str(error))
                 continue
-            images.write(len(labels), pixels.transpose(2, 0, 1))
+            images[len(labels)] = torch.from_numpy(pixels.transpose(2, 0, 1))
             labels.append(label)
             if folder is root:  # the spec is that of the training images
                 low, high = min(low, int(pixels.min())), max(high, int(pixels.max()))
         if not labels:
             raise InputError(f"{folder} holds no image that can be read: {skipped[-1]}")
-        parts.append(Examples(images.tensor(len(labels)), tuple(labels)))
+        parts.append(Examples(images[: len(labels)], tuple(labels)))
     if skipped:
         warn_of_skipped(Path(root).name, skipped)
     spec = InputSpec((3, size, size), "uint8", float(low), float(high))

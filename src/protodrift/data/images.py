@@ -1,27 +1,16 @@
-"""From an image file to pixels; and a worker process that does it for many files.
-
-Imports neither torch nor the rest of the package: a worker starts in a fraction of a second.
-"""
+"""From an image file to pixels. Imports no torch: worker processes start in a fraction of a second."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from ..errors import InputError
 
-Job = dict[str, Any]
-"""What a worker is told: "part" (which array), "start" (its first row), "files"."""
-
-
 _WIDE = ("I", "I;16", "I;16B", "I;16L", "F")
-"""Pillow's modes of more than 8 bits a value."""
+"""Pillow's modes of more than 8 bits per value."""
 
 _BAND = 2**18  # pixels that are held as float64 at a time
 
@@ -47,13 +36,13 @@ def read_image(path: str | Path, size: int, fit: str = "center") -> np.ndarray:
 def fitted(image: Image.Image, size: int, fit: str = "center") -> np.ndarray:
     """Return an opened image as `read_image` does; what is wrong with it, Pillow says in its own words."""
     upright = ImageOps.exif_transpose(image)
-    # What is gray stays so until it is small: RGB takes four times the room.
+    # What is gray stays so until it is small: RGB takes four times the memory.
     upright = _stretched(upright) if upright.mode in _WIDE else to_rgb(upright)
     if fit == "squash":
         small = upright.resize((size, size), resample=Image.Resampling.BILINEAR)
     else:
         small = ImageOps.fit(upright, (size, size), method=Image.Resampling.BILINEAR)
-    return np.asarray(small.convert("RGB"), dtype=np.uint8)
+    return np.array(small.convert("RGB"), dtype=np.uint8)  # a copy: Pillow's own is read-only
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -92,29 +81,19 @@ def _stretched(image: Image.Image) -> Image.Image:
     return Image.fromarray(gray)
 
 
-def serve() -> None:
-    """Be a worker: read one line with the arrays, then one line a job; answer each with the rows that failed."""
-    decode = decoder(json.loads(sys.stdin.readline()))
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(decode(json.loads(line))) + "\n")
-        sys.stdout.flush()
-
-
-def decoder(task: dict[str, Any]) -> Callable[[Job], dict[str, str]]:
-    """Return a function that decodes a job's files into their rows, and says why for each row that failed.
+def decode_rows(out: str, start: int, files: list[str], size: int, fit: str) -> dict[int, str]:
+    """Decode files into consecutive rows of an array on disk; return why each row that failed did.
 
     Args:
-        task: "outs": `.npy` files of (N, 3, size, size) uint8; "size" and "fit" as in `read_image`.
+        out: a `.npy` file of (N, 3, size, size) uint8.
+        start: row of the first file.
+        files, size, fit: as for `read_image`.
     """
-    arrays = [np.lib.format.open_memmap(out, mode="r+") for out in task["outs"]]
-
-    def decode(job: Job) -> dict[str, str]:
-        failed = {}
-        for row, file in enumerate(job["files"], job["start"]):
-            try:
-                arrays[job["part"]][row] = read_image(file, task["size"], task["fit"]).transpose(2, 0, 1)
-            except InputError as error:
-                failed[str(row)] = str(error)
-        return failed
-
-    return decode
+    array = np.lib.format.open_memmap(out, mode="r+")
+    failed = {}
+    for row, file in enumerate(files, start):
+        try:
+            array[row] = read_image(file, size, fit).transpose(2, 0, 1)
+        except InputError as error:
+            failed[row] = str(error)
+    return failed

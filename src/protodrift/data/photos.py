@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from ..errors import InputError
@@ -24,7 +25,7 @@ from .arrays import InputSpec
 from .examples import Examples
 from .folder import image_files, scan_folder
 from .images import fitted
-from .spill import room
+from .spill import empty_images
 
 SMALLEST_SIDE = 8
 """Pixels; what is smaller or thinner shows nothing."""
@@ -103,7 +104,7 @@ def find_photos(data: str | Path) -> Found:
     if data.is_file() and data.suffix.lower() in (".csv", ".tsv"):
         return _listed(data)
     if data.is_file():
-        raise InputError(f"{data} is a file. Give a folder with one sub-folder a class, or a .csv of path,label.")
+        raise InputError(f"{data} is a file. Give a folder with one sub-folder per class, or a .csv of path,label.")
     try:
         scan = scan_folder(data)
     except OSError as error:
@@ -235,14 +236,14 @@ def read_photos(
         found: from `find_photos`.
         size: side of the decoded squares.
         on_file: called with the number of files done.
-        ram: bytes of decoded photos held in memory; None: `ram_budget()`. More of them go to a file
-            without a name, and are read batch by batch.
+        ram: bytes of decoded photos held in memory; None: `ram_budget()`. More of them are mapped (see `spill.py`)
+            and read batch by batch.
         folder: where that file is; None: the user's cache directory.
 
     Raises:
-        InputError: if nothing can be used, or there is no room.
+        InputError: if nothing can be used, or there is no disk space.
     """
-    images = room(len(found.files), (3, size, size), ram=ram, folder=folder)
+    images = empty_images(len(found.files), (3, size, size), ram=ram, folder=folder)
     used: list[tuple[Path, str]] = []
     skipped: list[Skipped] = []
     seen: dict[bytes, tuple[Path, str]] = {}
@@ -254,7 +255,7 @@ def read_photos(
         except InputError as error:
             skipped.append(Skipped(path, str(error).replace(f"{shown(path)} ", "").replace(f"{shown(path)}: ", "")))
         else:
-            images.write(len(used), pixels.transpose(2, 0, 1))
+            images[len(used)] = torch.from_numpy(pixels.transpose(2, 0, 1))
             used.append((path, label))
             digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
             other = seen.get(digest)
@@ -269,7 +270,7 @@ def read_photos(
     if not used:
         why = f", for example {shown(skipped[0].path)}: {skipped[0].why}" if skipped else ""
         raise InputError(f"none of the {len(found.files)} images can be used{why}")
-    examples = Examples(images.tensor(len(used)), tuple(label for _, label in used))
+    examples = Examples(images[: len(used)], tuple(label for _, label in used))
     return Photos(examples, tuple(path for path, _ in used), tuple(skipped), tuple(twins), repeats)
 
 

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from ..common.files import unlinked_file
 from ..common.ram import size_text
 from ..common.sums import S
 from ..common.sums import merged as merge_pieces
+from ..data.spill import mapped
 from ..errors import RunError
 from ..networks.embedder import Embedder, block_rows, embed, embed_in_parts
 from .world import World
@@ -57,7 +56,7 @@ def embedded_on_first(
         world: the ranks.
         network: F.
         parts: images; their embeddings follow each other.
-        folder: where the first rank puts them: into a file without a name, memory-mapped, which is gone when nobody
+        folder: where the first rank puts them: into an unlinked, memory-mapped file, which is gone when nobody
             looks at it any more. None: into memory. A process that is alone has them in memory.
 
     Returns:
@@ -102,20 +101,17 @@ _COPIED = 4096  # rows at once
 
 
 def _room(count: int, size: int, kind: torch.dtype, folder: Path | None) -> torch.Tensor:
-    """Return room for (count, size) embeddings: in a file without a name, or in memory."""
+    """Return space for (count, size) embeddings: mapped from an unlinked file, or in memory."""
     if folder is None or not count:
         return torch.empty(count, size, dtype=kind)
-    numbers = torch.empty(0, dtype=kind).numpy().dtype
-    total = count * size * numbers.itemsize
     try:
-        with unlinked_file(folder, total) as file:
-            mapped = np.memmap(file, numbers, "r+", shape=(count, size))
+        return mapped((count, size), kind, folder)
     except OSError as error:
         raise RunError(
-            f"no room for {size_text(total)} of embeddings in {folder}: {error.strerror or error}. Everything finished "
-            "so far is kept: make room or choose another disk, and run the same command again."
+            f"no space for {size_text(count * size * kind.itemsize)} of embeddings in {folder}: "
+            f"{error.strerror or error}. Everything finished so far is kept: free some or choose another disk, and run "
+            "the same command again."
         ) from None
-    return torch.from_numpy(mapped)
 
 
 def can_merge(method: Method) -> bool:

@@ -232,7 +232,7 @@ def prepare(
         )
     choice = choose(place.classifier, found.classes, wanted, again)
     with reporter.reading("reading photos", len(found.files)) as on_file:
-        # In a file without a name, if they do not fit: photos must not outlive the lesson, whatever ends it.
+        # In an unlinked file, if they do not fit: photos must not outlive the task, whatever ends it.
         photos = read_photos(found, choice.size, on_file, ram=ram, folder=place.path)
     counts = dict.fromkeys(sorted_labels(photos.examples.labels), 0)
     for label in photos.examples.labels:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,39 +55,64 @@ def test_bad_files_are_named_by_their_row(photos, tmp_path):
         run([photos], tmp_path / "again", workers=2)
 
 
-def test_workers_end_with_the_work(photos, tmp_path, monkeypatch):
-    started = []
+def children():
+    """The running children of this process that are workers."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state != "Z" and b"LokyProcess" in (path / "cmdline").read_bytes():
+                found.add(int(path.name))
+    return found
 
-    def remember(task):
-        started.append(start(task))
-        return started[-1]
 
-    start = decode._start
-    monkeypatch.setattr(decode, "_start", remember)
-    run([photos], tmp_path / "out", workers=2)
+def soon_gone(pids):
+    until = time.monotonic() + 60
+    while (left := pids & children()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return not left
+
+
+def test_workers_do_not_import_torch_and_end_with_the_work(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(decode, "IDLE_SECONDS", 0.5)
+    seen = set()
+
+    def look(*args):
+        for pid in children() - seen:
+            assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
+            seen.add(pid)
+
+    run([photos], tmp_path / "out", workers=2, on_progress=look)
+    assert len(seen) == 2
+    assert soon_gone(seen)
 
     def stop(*args):
+        seen.update(children())
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run([photos], tmp_path / "again", workers=2, on_progress=stop)
-    assert len(started) == 4
-    assert all(process.returncode is not None for process in started)
+    assert soon_gone(seen)
 
 
-def test_a_worker_that_dies_is_said(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(decode, "_START", "import sys; sys.exit(3)")
-    with pytest.raises(RunError, match=r"ended early \(status 3\).*workers=0"):
-        run([photos], tmp_path / "out", workers=2)
+def test_a_worker_that_dies_is_said(photos, tmp_path):
+    def kill(*args):
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(RunError, match=r"ended early.*workers=0"):
+        run([photos * 20], tmp_path / "out", workers=2, on_progress=kill)
+    (again,), _ = run([photos], tmp_path / "again", workers=2)  # the next call has processes of its own
+    assert len(again) == len(photos)
 
 
 def test_few_images_start_no_worker(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr(decode, "_in_workers", None)
     run([photos], tmp_path / "out")
 
 
-def test_room_that_is_not_there_is_an_error_and_no_crash(photos, tmp_path, monkeypatch):
-    """A mapped file on a full disk kills the process, so the room is taken before."""
+def test_a_full_disk_is_an_error_and_no_crash(photos, tmp_path, monkeypatch):
+    """A mapped file on a full disk kills the process, so the space is reserved before."""
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,34 +1,31 @@
-"""Decode many image files into one array on disk, with worker processes.
+"""Decode many image files into one array on disk, in worker processes.
 
-A worker is a fresh Python that is told its work line by line and writes pixels straight into the array. It is not
-forked (torch's threads do not survive that) and does not import the caller's script, as multiprocessing's would; it
-ends by itself when the process that started it is gone.
+The processes are joblib's (loky): fresh ones, for torch's threads do not survive a fork, which import neither torch nor
+the caller's script. They write pixels straight into the array.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+import warnings
+from collections.abc import Generator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 
+from ...common.machine import usable_cpus
 from ...errors import InputError, RunError
 from ..folder import HOW_TO_SKIP
-from ..images import Job, decoder
+from ..images import decode_rows
 from .base import OnProgress
 
-CHUNK = 32  # images a message
+CHUNK = 32  # images per job
 WORTH_A_WORKER = 128  # images
+IDLE_SECONDS = 5  # after which a worker ends that has nothing to do, or whose parent was killed
 
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from protodrift.data.images import serve; serve()"
+_Job = tuple[str, int, list[str], int, str]
 
 
 def decode_files(
@@ -47,135 +44,59 @@ def decode_files(
         parts: for each array, its N image files and the file to make.
         size, fit: see `read_image`.
         skip_bad: leave the rows of files that cannot be decoded black and go on; else the first one is an error.
-        workers: processes; None: one a core, fewer for few images; 0: this process alone. The result is the same.
+        workers: processes; None: one per core, fewer for few images; 0 and 1: this process alone. The result is the
+            same.
         what: shown in progress.
         on_progress: called with the number of files done.
 
     Returns:
         For each part, why each row that could not be decoded could not.
     """
-    jobs = []
+    jobs: list[_Job] = []
+    owners: list[int] = []
     for number, (files, out) in enumerate(parts):
         reserve(out, (len(files), 3, size, size))
         for start in range(0, len(files), CHUNK):
-            jobs.append({"part": number, "start": start, "files": [str(f) for f in files[start : start + CHUNK]]})
+            jobs.append((str(out), start, [str(file) for file in files[start : start + CHUNK]], size, fit))
+            owners.append(number)
     total = sum(len(files) for files, _ in parts)
+    count = min(usable_cpus(), total // WORTH_A_WORKER) if workers is None else workers
+    answers = (decode_rows(*job) for job in jobs) if count < 2 else _in_workers(count, jobs)
     bad: list[dict[int, str]] = [{} for _ in parts]
     done = 0
-
-    def heard(job: Job, answer: dict[str, str]) -> None:
-        nonlocal done
-        if answer and not skip_bad:
-            raise InputError(f"{next(iter(answer.values()))} {HOW_TO_SKIP}")
-        bad[job["part"]].update({int(row): why for row, why in answer.items()})
-        done += len(job["files"])
-        if on_progress is not None:
-            on_progress(what, done, total)
-
-    task = {"outs": [str(out) for _, out in parts], "size": size, "fit": fit}
-    count = min(_cores(), total // WORTH_A_WORKER) if workers is None else workers
-    if count < 1 or not sys.executable:
-        decode = decoder(task)
-        for job in jobs:
-            heard(job, decode(job))
-    else:
-        _with_workers(count, task, iter(jobs), heard)
+    with contextlib.closing(answers):  # after an error or Ctrl-C the workers stop at once
+        for job, owner, failed in zip(jobs, owners, answers, strict=True):
+            if failed and not skip_bad:
+                raise InputError(f"{next(iter(failed.values()))} {HOW_TO_SKIP}")
+            bad[owner].update(failed)
+            done += len(job[2])
+            if on_progress is not None:
+                on_progress(what, done, total)
     return bad
 
 
+def _in_workers(count: int, jobs: Sequence[_Job]) -> Generator[dict[int, str], None, None]:
+    from joblib import Parallel, delayed
+
+    pool = Parallel(count, backend="loky", return_as="generator", batch_size=1, idle_worker_timeout=IDLE_SECONDS)
+    answers = pool(delayed(decode_rows)(*job) for job in jobs)
+    try:
+        for answer in answers:  # noqa: UP028 - `yield from` would close it before the warning is silenced
+            yield answer
+    except BrokenProcessPool as error:
+        raise RunError(
+            "a process that decodes images ended early: out of memory? Try again, with workers=0 if it happens again. "
+            f"({error})"
+        ) from None
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # joblib's, of answers that nobody needs any more
+            answers.close()
+
+
 def reserve(out: Path, shape: tuple[int, ...]) -> None:
-    """Make an array on disk with all its room: a mapped file that meets a full disk later would kill the process."""
+    """Make an array on disk with all its space: a mapped file that meets a full disk later would kill the process."""
     np.lib.format.open_memmap(out, mode="w+", dtype=np.uint8, shape=shape).flush()
     if hasattr(os, "posix_fallocate"):
         with open(out, "rb+") as file:
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-
-
-def _with_workers(
-    count: int, task: dict[str, Any], jobs: Iterator[Job], heard: Callable[[Job, dict[str, str]], None]
-) -> None:
-    lock = threading.Lock()
-    processes = [_start(task) for _ in range(count)]
-    try:
-        with ThreadPoolExecutor(count) as threads:
-            # A thread a worker: it only waits for its worker's answer.
-            running = [threads.submit(_feed, process, jobs, heard, lock) for process in processes]
-            try:
-                before = wait(running, return_when=FIRST_EXCEPTION).done
-            finally:
-                # After Ctrl-C or an error the other threads wait for answers that nobody needs: end their workers.
-                if not all(future.done() and not future.exception() for future in running):
-                    _end(processes)
-        failed = [future for future in running if future.exception() is not None]
-        # A worker that was ended here is not what went wrong.
-        for future in sorted(failed, key=lambda one: (isinstance(one.exception(), _WorkerGone), one not in before)):
-            future.result()
-    finally:
-        _end(processes)
-
-
-class _WorkerGone(RunError):
-    pass
-
-
-def _start(task: dict[str, Any]) -> subprocess.Popen[str]:
-    # A session of its own: Ctrl-C reaches this process, which ends its workers in order.
-    process = subprocess.Popen(
-        [sys.executable, "-c", _START, json.dumps(sys.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env={**os.environ, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-    _pipe(process.stdin).write(json.dumps(task) + "\n")
-    return process
-
-
-def _feed(
-    process: subprocess.Popen[str],
-    jobs: Iterator[Job],
-    heard: Callable[[Job, dict[str, str]], None],
-    lock: threading.Lock,
-) -> None:
-    source, answers = _pipe(process.stdin), _pipe(process.stdout)
-    while True:
-        with lock:
-            job = next(jobs, None)
-        if job is None:
-            return
-        try:
-            source.write(json.dumps(job) + "\n")
-            source.flush()
-            line = answers.readline()
-        except (OSError, ValueError):
-            line = ""
-        if not line:
-            raise _WorkerGone(
-                f"a process that decodes images ended early (status {process.wait()}), near {job['files'][0]}: out of "
-                "memory? Try again, with workers=0 if it happens again."
-            )
-        with lock:
-            heard(job, json.loads(line))
-
-
-def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        process.kill()  # they hold nothing that could be lost
-    for process in processes:
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                _pipe(pipe).close()
-
-
-def _pipe(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None
-    return pipe
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
