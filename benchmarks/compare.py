@@ -35,7 +35,8 @@ from protodrift.drift import (
     RidgeToIdentity,
 )
 from protodrift.errors import InputError
-from protodrift.experiments.stages import MethodResult, Tree
+from protodrift.experiments.results import MethodResult
+from protodrift.experiments.tree import Tree
 from protodrift.methods import Method, with_drift
 from protodrift.prototypes.covariance import Covariance
 from protodrift.readouts import Readout, RidgeClassifier, View

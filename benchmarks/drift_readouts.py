@@ -89,7 +89,7 @@ def main() -> None:
                     )
                     print(json.dumps(rows[-1]), flush=True)
                 if store is not None:
-                    keys = [tree.key("readout", carrying(method), task) for task in range(1, len(stream) + 1)]
+                    keys = [tree.stage("readout", carrying(method), task).key for task in range(1, len(stream) + 1)]
                     made = {f"readout-{key[:24]}" for key in keys}
                     for info in store.listing():
                         if info.name in made - before:

@@ -7,7 +7,7 @@ import torch
 
 from protodrift.data import load_digits
 from protodrift.experiments.recipes import get_recipe
-from protodrift.experiments.stages import Tree
+from protodrift.experiments.tree import Tree
 from protodrift.networks import embed
 from protodrift.readouts import reconstruction_errors
 

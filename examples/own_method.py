@@ -13,7 +13,7 @@ from protodrift import SDC, Method, Training
 from protodrift.data import load_digits
 from protodrift.data.tasks import TaskStream
 from protodrift.drift import Drift, FittedDrift
-from protodrift.experiments.stages import Tree
+from protodrift.experiments.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from protodrift.data.examples import Dataset
 from protodrift.data.tasks import TaskStream
 from protodrift.experiments.recipe import Recipe
 from protodrift.experiments.recipes import get_recipe
-from protodrift.experiments.stages import MethodResult, Network
+from protodrift.experiments.results import MethodResult
+from protodrift.experiments.setup import Network
 from protodrift.experiments.store import Store
 
 from .harness import Result, Setup, clocked, compared, interleaved

@@ -12,7 +12,8 @@ from protodrift.common.config import decode, encode
 from protodrift.data import load_digits
 from protodrift.drift import ADC, Gated, LocalLinear, MeanShift
 from protodrift.errors import InputError
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.setup import Network
+from protodrift.experiments.tree import Tree
 from protodrift.methods import with_drift
 from protodrift.readouts import Bayes, Mahalanobis, MaxOverHeads, NearestClassMean, StreamingLDA
 

@@ -13,7 +13,7 @@ from protodrift.cli.report import _FORMATS, format_of
 from protodrift.data import load_digits
 from protodrift.experiments.recipe import Recipe
 from protodrift.experiments.run import results_document
-from protodrift.experiments.stages import Tree
+from protodrift.experiments.tree import Tree
 from protodrift.report import FORMATS
 
 

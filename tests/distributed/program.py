@@ -25,11 +25,12 @@ from protodrift.distributed import passes
 from protodrift.distributed.batches import check_agreement
 from protodrift.distributed.passes import merged
 from protodrift.distributed.world import World
-from protodrift.distributed.writing import compute_together
 from protodrift.drift import Gated, LocalLinear, Ridge
 from protodrift.errors import InputError, ProtodriftError, RunError
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.engines.ranks import compute_together
+from protodrift.experiments.setup import Network
 from protodrift.experiments.store import Store
+from protodrift.experiments.tree import Tree
 from protodrift.methods import METHODS, Method, Schedule
 from protodrift.networks.build import build_embedder, embedding_options
 from protodrift.objectives import Triplet
@@ -307,11 +308,12 @@ def large(found: dict[str, torch.Tensor], world: World) -> None:
             TaskStream(data, tasks=2),
             network=Network("mlp", embedding_dim=512),
             training=Training(epochs=0),
+            world=world,
             store=store,
         )
         with most_memory(found, "large/stages"):
             if not world.alone:
-                compute_together(world, tree, rows)
+                compute_together(tree, rows)
         if world.is_first:
             with most_memory(found, "large/read-outs"):
                 results = tree.run(rows)

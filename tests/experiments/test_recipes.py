@@ -199,7 +199,7 @@ def test_metric_objectives_classifiers_and_those_with_exemplars_are_trained_each
         alone = replace(recipe, training=trainings[0], classifier_training=None, exemplar_training=None)
         for training in trainings:  # a stage is named after how it is trained
             same = replace(alone, training=training).tree(stream)
-            if same._train_key(method, 1) == tree._train_key(method, 1):
+            if same.stage("train", method, 1).key == tree.stage("train", method, 1).key:
                 described[name] = training
     assert described == dict(zip(rows, [*trainings, trainings[2]], strict=True))
 

@@ -1,5 +1,8 @@
 """The tree of stages: shared trainings, and the same numbers as the classifier that a user holds."""
 
+import importlib
+import linecache
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +26,9 @@ from protodrift import (
 from protodrift.data import Dataset, load_digits
 from protodrift.errors import InputError
 from protodrift.experiments.recipes import get_recipe
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.setup import Network
+from protodrift.experiments.stages import KINDS, Given
+from protodrift.experiments.tree import Tree
 from protodrift.training.trainer import Training
 
 FAST = Training(epochs=1, learning_rate=3e-4)
@@ -157,7 +162,7 @@ def test_a_weight_file_is_known_by_its_content(stream, tmp_path):
     for scale in (1, 1, 2):
         save_file({name: (value * scale).contiguous() for name, value in state.items()}, path)
         tree = Tree(stream, network=Network(embedding_dim=32, weights=str(path)), training=FAST)
-        keys.append(tree._root_key(Method(OBJECTIVE)))
+        keys.append(tree.stage("root", Method(OBJECTIVE), 0).key)
     assert keys[0] == keys[1] != keys[2]
     with pytest.raises(InputError, match="cannot be read"):
         Tree(stream, network=Network(weights=str(tmp_path / "missing.pth")))
@@ -167,7 +172,7 @@ def test_a_learning_rate_is_part_of_the_tasks_it_trains_only(stream):
     def keys(first, later):
         training = Training(epochs=1, learning_rate=first, later_learning_rate=later)
         made = Tree(stream, network=Network(embedding_dim=32), training=training)
-        return [made._train_key(Method(OBJECTIVE), t) for t in (1, 2)]
+        return [made.stage("train", Method(OBJECTIVE), t).key for t in (1, 2)]
 
     one, other = keys(3e-4, 1e-5), keys(3e-4, 1e-6)
     assert one[0] == other[0]  # the first task is shared by a search for the later rate
@@ -179,8 +184,8 @@ def test_a_learning_rate_is_part_of_the_tasks_it_trains_only(stream):
 def test_embeddings_do_not_depend_on_what_penalties_measured_after_the_task(stream):
     made = make(stream)
     plain, held = Method(OBJECTIVE), Method(OBJECTIVE, EWC())
-    assert made._embed_key(plain, 1) == made._embed_key(held, 1)
-    assert made._embed_key(plain, 2) != made._embed_key(held, 2)
+    assert made.stage("embed", plain, 1).key == made.stage("embed", held, 1).key
+    assert made.stage("embed", plain, 2).key != made.stage("embed", held, 2).key
 
 
 def test_a_task_without_test_images_is_refused_before_anything_is_trained():
@@ -188,3 +193,52 @@ def test_a_task_without_test_images_is_refused_before_anything_is_trained():
     held = Dataset(X, y, X[:2], y[:2])
     with pytest.raises(InputError, match=r"task 2 has no test images \(2, 3: 4 images to learn from\)"):
         make(TaskStream(held, tasks=2))
+
+
+PART = """
+from dataclasses import dataclass
+
+from protodrift.drift import SDC
+
+
+@dataclass(frozen=True)
+class OwnDrift(SDC):
+    pass
+"""
+
+
+def own_part(tmp_path, monkeypatch, source):
+    (tmp_path / "own_part.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_part", raising=False)
+    linecache.checkcache()
+    importlib.invalidate_caches()
+    return importlib.import_module("own_part").OwnDrift
+
+
+def test_the_source_of_a_part_of_ones_own_is_in_the_keys_of_its_stages(stream, tmp_path, monkeypatch):
+    keys = []
+    for source in (PART, PART, PART + "\n\nCHANGED = True\n"):
+        method = Method(OBJECTIVE, drift=own_part(tmp_path, monkeypatch, source)())
+        plan = make(stream).plan({"own": method})
+        keys.append({kind: {key for key, stage in plan.items() if stage.kind == kind} for kind in KINDS})
+    assert keys[0] == keys[1]
+    assert not keys[0]["readout"] & keys[2]["readout"]
+    assert keys[0]["train"] == keys[2]["train"]  # drift has no part in training
+
+
+def test_a_part_whose_source_cannot_be_read_is_refused(stream):
+    space = {"__name__": "nowhere"}
+    exec(PART, space)
+    with pytest.raises(InputError, match="source of OwnDrift cannot be read"):
+        make(stream).plan({"own": Method(OBJECTIVE, drift=space["OwnDrift"]())})
+
+
+def test_a_stage_reads_only_its_parents(stream):
+    """What is not in its key cannot be in its value."""
+    made = make(stream)
+    stage = made.stage("embed", Method(OBJECTIVE), 1)
+    values = {parent.key: made.value(parent) for parent in stage.parents()}
+    assert stage.compute(Given(values)).z_new.shape[1] == 32
+    with pytest.raises(KeyError):
+        stage.compute(Given(dict(list(values.items())[1:])))

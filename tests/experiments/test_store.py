@@ -18,10 +18,11 @@ from protodrift import EWC, MAS, SDC, Everything, LwF, Method, Oracle, TaskStrea
 from protodrift.common import files, tensorfiles
 from protodrift.common.progress import Reporter
 from protodrift.errors import RunError
-from protodrift.experiments import stages
+from protodrift.experiments import tree as trees
 from protodrift.experiments.recipes import get_recipe
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.setup import Network
 from protodrift.experiments.store import Store, list_stages
+from protodrift.experiments.tree import Tree
 from protodrift.methods import METHODS
 from protodrift.objectives import Softmax
 from protodrift.penalties import SI
@@ -69,6 +70,10 @@ def outcome(tree: Tree, rows=ROWS) -> dict[str, tuple[dict, list[torch.Tensor]]]
         tensors = [tensor for store in found.prototypes for tensor in (store.means, store.counts, store.tasks)]
         result[name] = (document, tensors)
     return result
+
+
+def kinds_of(plan) -> Counter[str]:
+    return Counter(stage.kind for stage in plan.values())
 
 
 def equal(a, b) -> bool:
@@ -432,7 +437,7 @@ def test_every_named_method_survives_an_interrupt_bit_for_bit(grow, name):
     rows = {name: METHODS[name]}
     whole = grow(store=False)
     expected = outcome(whole, rows)
-    if "train" in whole._chain(METHODS[name]).values():
+    if whole.trainings(rows):
         with contextlib.suppress(Stop):  # a method that trains the first task only is through
             grow(reporter=StopAt(2, 1)).run(rows)
     assert equal(outcome(grow(), rows), expected)
@@ -491,7 +496,7 @@ def test_an_epoch_of_other_settings_is_not_taken(grow, tmp_path, undisturbed):
 
 @pytest.mark.parametrize("held", [1, 3])
 def test_how_many_stages_are_held_in_memory_changes_nothing(grow, undisturbed, monkeypatch, held):
-    monkeypatch.setattr(stages, "_CACHED", held)
+    monkeypatch.setattr(trees, "_CACHED", held)
     tree = grow()
     assert equal(outcome(tree), undisturbed)
     assert len(tree._memory) <= held
@@ -500,23 +505,23 @@ def test_how_many_stages_are_held_in_memory_changes_nothing(grow, undisturbed, m
 
 def test_missing_counts_what_a_run_then_computes(grow):
     tree = grow()
-    missing = Counter(tree.missing(ROWS).values())
+    missing = kinds_of(tree.plan(ROWS))
     tree.run(ROWS)
     assert tree.computed == missing
-    assert not tree.missing(ROWS)
+    assert not tree.plan(ROWS)
     again = grow()
-    assert not again.missing(ROWS)
+    assert not again.plan(ROWS)
     again.run(ROWS)
     assert not sum(again.computed.values())
     assert set(again.loaded) == {"readout"}
 
 
 def test_missing_after_an_interrupt_counts_what_is_left(grow):
-    whole = len(grow().missing(ROWS))
+    whole = len(grow().plan(ROWS))
     with pytest.raises(Stop):
         grow(reporter=StopAt(2, 1)).run(ROWS)
     tree = grow()
-    left = Counter(tree.missing(ROWS).values())
+    left = kinds_of(tree.plan(ROWS))
     assert 0 < sum(left.values()) < whole
     tree.run(ROWS)
     assert tree.computed == left
@@ -535,7 +540,7 @@ def test_a_recipe_costs_one_training_for_each_objective_and_penalty_and_one_firs
     assert len(without_joint) >= 14
     assert tree.trainings(without_joint) == len(pairs) * later + 1
     assert tree.trainings(methods) == (len(pairs) + 1) * later + 1
-    assert Counter(tree.missing(methods).values())["train"] == tree.trainings(methods)
+    assert kinds_of(tree.plan(methods))["train"] == tree.trainings(methods)
 
 
 def test_that_many_trainings_are_really_computed(grow):
@@ -558,13 +563,13 @@ def test_removed_stages_are_computed_again_only_when_they_are_needed(grow, tmp_p
         if stage.kind in kinds:
             store.remove(stage.name)
     tree = grow()
-    assert not tree.missing(ROWS)
+    assert not tree.plan(ROWS)
     assert equal(outcome(tree), undisturbed)
     assert not sum(tree.computed.values())
     more = {"E-EWC+oracle": Method(TRIPLET, EWC(gamma=1e3), drift=Oracle())}
     expected = outcome(grow(store=False), more)
     tree = grow()
-    missing = Counter(tree.missing(more).values())
+    missing = kinds_of(tree.plan(more))
     assert equal(outcome(tree, more), expected)
     assert tree.computed == missing
     assert tree.computed["train"] == (2 if "train" in kinds else 0)

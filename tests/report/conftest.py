@@ -12,7 +12,8 @@ from protodrift import METHODS, SDC, Method, Oracle, TaskStream, Training, Tripl
 from protodrift.data import load_digits
 from protodrift.experiments.recipe import Recipe
 from protodrift.experiments.run import results_document, run
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.setup import Network
+from protodrift.experiments.tree import Tree
 from protodrift.report import Summary, summaries
 
 Document = dict[str, Any]

@@ -13,7 +13,8 @@ from protodrift import METHODS, SDC, Dataset, Method, Oracle, TaskStream, Traini
 from protodrift.data import load_digits
 from protodrift.exemplars import Everything
 from protodrift.experiments.samples import PER_CLASS, Picture, sample, take
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.setup import Network
+from protodrift.experiments.tree import Tree
 from protodrift.report import (
     Summary,
     accuracy_curves,

@@ -9,7 +9,7 @@ import pytest
 
 from protodrift import Method
 from protodrift.experiments.samples import take
-from protodrift.experiments.stages import Tree
+from protodrift.experiments.tree import Tree
 from protodrift.report import (
     Section,
     Summary,

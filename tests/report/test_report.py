@@ -20,7 +20,7 @@ from protodrift.errors import InputError, RunError
 from protodrift.experiments import samples as pictures
 from protodrift.experiments.recipe import Recipe
 from protodrift.experiments.run import read_results, results_document, run
-from protodrift.experiments.stages import Network
+from protodrift.experiments.setup import Network
 from protodrift.report import FORMATS, groups_of, read_runs, report, summaries, summary_text
 from protodrift.report.build import Run, bar_names, kinds
 from protodrift.report.formats import latex_escape

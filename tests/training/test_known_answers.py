@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from protodrift.data import CropFlip
-from protodrift.data.tasks import TaskStream
-from protodrift.experiments.stages import Tree
 from protodrift.methods import METHODS, get_method
 from protodrift.networks import build_embedder
 from protodrift.training.step import KnownAnswers, Step
@@ -74,16 +72,6 @@ def test_only_where_the_same_views_come_again(small_digits, name, training, augm
     if not once and name == "E-LwF":
         seen, images, _ = second_task(small_digits, METHODS[name], training, augment)
         assert seen >= images * (training.epochs if training.epoch == "full" else 1)
-    stream = TaskStream(small_digits, classes=[[3, 8], [1, 7]])
-    keys = []
-    for known in (True, False):
-        tree = Tree(stream, training=training, augment=augment)
-        with pytest.MonkeyPatch.context() as patch:
-            if not known:
-                patch.setattr("protodrift.experiments.stages.asks_old_network_once", lambda *args: False)
-            keys.append([tree._train_key(get_method(name), task) for task in (1, 2)])
-    assert keys[0][0] == keys[1][0]
-    assert (keys[0][1] != keys[1][1]) is once  # a stage with other last bits has another name, and no other stage
 
 
 def test_answers_are_the_old_networks_own(small_digits):

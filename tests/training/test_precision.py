@@ -12,8 +12,9 @@ from protodrift.data.tasks import TaskStream
 from protodrift.errors import InputError
 from protodrift.experiments.recipe import with_settings
 from protodrift.experiments.recipes import get_recipe
-from protodrift.experiments.stages import Network, Tree
+from protodrift.experiments.setup import Network
 from protodrift.experiments.store import Store
+from protodrift.experiments.tree import Tree
 from protodrift.methods import get_method
 from protodrift.networks import build_embedder
 from protodrift.networks.backbones.efficientnet_lite import SameConv2d

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..experiments.stages import Tree
+    from ..experiments.tree import Tree
     from ..report import Summary
 
 _ROWS = ["E-Pre", "E-Fix"]
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from ..experiments.recipes import get_recipe
     from ..experiments.run import results_document
     from ..experiments.samples import take
-    from ..experiments.stages import Tree
+    from ..experiments.tree import Tree
     from ..report import drift_panels, results_text, summaries
 
     started = time.perf_counter()

@@ -68,12 +68,12 @@ def remove(args: argparse.Namespace) -> int:
     """Remove the stages of one run."""
     from ..common.files import locked
     from ..errors import InputError, RunError, did_you_mean
-    from ..experiments.stages import VERSIONS
+    from ..experiments.stages import KINDS
     from ..experiments.store import Store
 
     for kind in args.kind or ():
-        if kind not in VERSIONS:
-            raise InputError(f"unknown kind of stage {kind!r}. {did_you_mean(kind, VERSIONS)}")
+        if kind not in KINDS:
+            raise InputError(f"unknown kind of stage {kind!r}. {did_you_mean(kind, KINDS)}")
     if not (args.path / "run.json").exists():
         raise RunError(f"{args.path} is not a run directory: it has no run.json.")
     with locked(args.path):

@@ -14,11 +14,13 @@ from ..common.progress import Reporter, silent
 from ..data import Dataset
 from ..data.tasks import TaskStream, ordered
 from ..data.views import Augmentation, CropFlip, RandomCropFlip, ResizedCropFlip
+from ..distributed.world import ALONE, World
 from ..errors import InputError, did_you_mean
 from ..methods import Method
 from ..training.trainer import Training, Warmup
-from .stages import Network, Tree
+from .setup import Network
 from .store import Store
+from .tree import Tree
 
 VIEWS = {
     "plain": "images as they are; color photos of 32 pixels or more are cropped with padding and mirrored",
@@ -158,6 +160,7 @@ class Recipe(Config):
         store: Store | None = None,
         reporter: Reporter = silent,
         device: str = "cpu",
+        world: World = ALONE,
         ranks: int | None = None,
     ) -> Tree:
         """Return the tree of stages of this recipe for one seed."""
@@ -174,6 +177,7 @@ class Recipe(Config):
             device=device,
             store=store,
             reporter=reporter,
+            world=world,
             ranks=ranks,
         )
 

@@ -27,15 +27,16 @@ from ..common.progress import Reporter, silent
 from ..data import Dataset, load_digits, load_folder
 from ..data.tasks import TaskStream
 from ..distributed.world import World, current
-from ..distributed.writing import compute_together
 from ..errors import InputError, ModelFileError, RunError
 from ..networks.build import backbone_name
 from ..networks.weights import describe_weights
 from . import samples as pictures
 from .engines import Engine, LocalEngine, compute_stages
+from .engines.ranks import compute_together
 from .recipe import Recipe
-from .stages import MethodResult, Tree
+from .results import MethodResult
 from .store import Store
+from .tree import Tree
 
 FORMAT_VERSION = 1
 
@@ -130,11 +131,18 @@ def run(
             trainings = 0
             for seed in seeds:
                 make_tree = partial(
-                    recipe.tree, stream, seed=seed, store=store, reporter=reporter, device=device, ranks=ranks
+                    recipe.tree,
+                    stream,
+                    seed=seed,
+                    store=store,
+                    reporter=reporter,
+                    device=device,
+                    world=world,
+                    ranks=ranks,
                 )
                 tree = world.first_before_others(make_tree)
                 if not world.alone:
-                    compute_together(world, tree, recipe.methods, reporter)
+                    compute_together(tree, recipe.methods, reporter)
                 if engine is not None:
                     make = partial(_worker_tree, recipe, _absolute(data), skip_bad_images, _absolute(out), seed, device)
                     compute_stages(make, tree, recipe.methods, engine=engine, reporter=reporter)
@@ -155,8 +163,8 @@ def _follow(world: World, recipe: Recipe, stream: TaskStream, seeds: Iterable[in
     """Take part in a run as one of the ranks that do not write; there is nothing to return."""
     ranks = world.on_first(lambda: 0)
     for seed in seeds:
-        tree = world.first_before_others(partial(recipe.tree, stream, seed=seed, ranks=ranks))
-        compute_together(world, tree, recipe.methods)
+        tree = world.first_before_others(partial(recipe.tree, stream, seed=seed, world=world, ranks=ranks))
+        compute_together(tree, recipe.methods)
     return {}
 
 

@@ -21,7 +21,7 @@ from ..common.tensorfiles import Tensors, read_folder, write_folder
 from ..drift import SDC
 from ..errors import InputError, ModelFileError, RunError
 from ..methods import Method
-from .stages import Tree
+from .tree import Tree
 
 FORMAT_VERSION = 1
 

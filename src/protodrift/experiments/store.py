@@ -57,8 +57,8 @@ class Store:
                     shutil.rmtree(epoch)
 
     @property
-    def room(self) -> Path:
-        """Where files that are too large for memory may lie until a stage is written."""
+    def scratch(self) -> Path:
+        """A folder for files that are too large for memory, until a stage is written."""
         return self.epochs
 
     def get(self, kind: str, key: str) -> tuple[dict[str, Any], dict[str, Tensors]] | None:
@@ -84,7 +84,7 @@ class Store:
             return 0.0
 
     def put(
-        self, kind: str, key: str, described: Mapping[str, Any], data: Mapping[str, Any], tensors: Mapping[str, Tensors]
+        self, kind: str, key: str, about: Mapping[str, Any], data: Mapping[str, Any], tensors: Mapping[str, Tensors]
     ) -> None:
         """Write a finished stage, and drop its unfinished epochs.
 
@@ -92,7 +92,7 @@ class Store:
             RunError: if the disk is full or cannot be written; what was finished before is still there.
         """
         with _explained(self.path):
-            self._write(self.stages / _name(kind, key), {"described": dict(described), "data": dict(data)}, tensors)
+            self._write(self.stages / _name(kind, key), {"about": dict(about), "data": dict(data)}, tensors)
             for left in self.epochs.glob(f"{_name(kind, key)}.*"):
                 shutil.rmtree(left)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..experiments.stages import json_numbers
+from ..experiments.stages.readout import json_numbers
 from .summary import METRICS, Summaries, Summary
 from .table import MISSING, columns
 from .text import one_line

@@ -38,13 +38,12 @@ def test_two_processes_give_what_one_gives(recipe, tmp_path, capsys):
 def test_a_plan_names_everything_that_is_missing_and_what_it_is_made_from(recipe, tmp_path):
     tree = recipe.tree(recipe.stream(runs.load_data(recipe, None)))
     plan = tree.plan(recipe.methods)
-    assert {key: stage.kind for key, stage in plan.items()} == tree.missing(recipe.methods)
     before = list(plan)
     for i, stage in enumerate(plan.values()):
-        assert set(stage.needs) <= set(before[:i])  # a stage comes after what it is made from
+        assert {parent.key for parent in stage.parents()} <= set(before[:i])  # a stage comes after what it is made from
     for stage in plan.values():
         counted = sum(tree.computed.values())
-        tree.compute(stage.kind, stage.method, stage.task)
+        tree.value(stage)
         assert sum(tree.computed.values()) == counted + 1  # its parents were there: nothing else was computed
     assert tree.plan(recipe.methods) == {}
 
@@ -65,7 +64,7 @@ def test_a_worker_has_the_threads_of_the_run(recipe, tmp_path):
         torch.set_num_threads(2)
         runs.run(recipe.only(["E-Fix"]), tmp_path, jobs=2)
         fresh = recipe.tree(recipe.stream(runs.load_data(recipe, None)), store=runs.Store(tmp_path))
-        assert fresh.missing(recipe.only(["E-Fix"]).methods) == {}  # keys carry the number of threads
+        assert fresh.plan(recipe.only(["E-Fix"]).methods) == {}  # keys carry the number of threads
     finally:
         torch.set_num_threads(before)
 

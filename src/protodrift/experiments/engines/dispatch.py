@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from ...common.progress import Reporter, describe
+from ...common.progress import Reporter
 from ...errors import RunError
 from ...methods import Method
-from ..stages import Planned, Tree
+from ..stages import KINDS, Stage
 from ..store import Store
+from ..tree import Tree
 from .worker import Job, Setting, Tell
 
-_ORDER = ("warm", "root", "train", "consolidate", "embed", "readout")
-"""What to begin with when several stages are ready: other stages wait for trainings."""
+_ORDER = list(KINDS)  # what to begin with when several stages are ready: other stages wait for trainings
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,15 @@ def compute_stages(
         dispatch(workers, plan, tree.store, reporter)
 
 
-def dispatch(workers: Workers, plan: Mapping[str, Planned], store: Store | None, reporter: Reporter) -> None:
+def dispatch(workers: Workers, plan: Mapping[str, Stage[Any]], store: Store | None, reporter: Reporter) -> None:
     """Give every stage of a plan to the workers, parents first; try again what lost its worker."""
     waiting = dict(plan)
     numbers = {key: number for number, key in enumerate(plan)}
     lost: Counter[str] = Counter()
-    done: set[str] = set()
+    left = set(plan)  # not finished yet
     running: dict[Hashable, str] = {}
     while waiting or running:
-        ready = [key for key, stage in waiting.items() if all(need in done for need in stage.needs)]
+        ready = [key for key, stage in waiting.items() if not any(parent.key in left for parent in stage.parents())]
         ready.sort(key=lambda key: _ORDER.index(waiting[key].kind))  # stable: earlier tasks and methods first
         # With nothing under way one is always sent: a cluster that is full or empty now will take it later.
         for key in ready[: max(workers.room() - len(running), 0 if running else 1)]:
@@ -123,23 +123,19 @@ def dispatch(workers: Workers, plan: Mapping[str, Planned], store: Store | None,
                 if lost[key] > workers.retries:
                     raise RunError(_given_up(stage, lost[key], outcome.lost))
                 reporter.elsewhere(numbers[key], "", None)
-                reporter.note(f"{_what(stage)}: its worker is gone ({outcome.lost}); it goes on in another one")
+                reporter.note(f"{stage}: its worker is gone ({outcome.lost}); it goes on in another one")
                 if store is not None:
                     store.discard_draft(stage.kind, key)
                 waiting[key] = stage
             elif outcome.problem:
                 raise RunError(outcome.problem)
             else:
-                done.add(key)
+                left.remove(key)
                 reporter.done(stage.kind)
 
 
-def _what(stage: Planned) -> str:
-    return f"{stage.kind} ({describe(stage.method, stage.task)})"
-
-
-def _given_up(stage: Planned, times: int, why: str) -> str:
+def _given_up(stage: Stage[Any], times: int, why: str) -> str:
     return (
-        f"a worker process died{f' {times} times' if times > 1 else ''} in the stage {_what(stage)}: {why}. Finished "
+        f"a worker process died{f' {times} times' if times > 1 else ''} in the stage {stage}: {why}. Finished "
         "stages and epochs are kept: run the same command again, with fewer --jobs if memory is short."
     )

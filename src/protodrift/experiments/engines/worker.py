@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...common import machine
-from ...common.progress import Reporter, describe
+from ...common.progress import Reporter
 from ...errors import ProtodriftError
 from ...methods import Method
 from ...training.trainer import OnProgress, Progress
-from ..stages import Tree
+from ..stages import describe
+from ..tree import Tree
 
 Tell = Callable[[int, str, "Progress | None"], None]
 """How a worker tells of a training: the job's number, what is trained, where it is (None: it ended)."""
@@ -86,13 +87,14 @@ def compute(setting: Setting, job: Job, tell: Tell) -> str:
     _telling.number, _telling.tell = job.number, tell
     try:
         tree = _tree(setting)
-        if tree.key(job.kind, job.method, job.task) != job.key:
+        stage = tree.stage(job.kind, job.method, job.task)
+        if stage.key != job.key:
             return (
                 f"a worker knows the {job.kind} stage of task {job.task} under another name than this process: its "
                 "data, weights or protodrift are not the same. Give every machine the same files, or name a folder "
                 "that all of them see with --data."
             )
-        tree.compute(job.kind, job.method, job.task)
+        tree.value(stage)
     except ProtodriftError as error:
         return str(error)
     except Exception:

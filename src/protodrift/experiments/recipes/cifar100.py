@@ -12,7 +12,7 @@ from ...objectives import Triplet
 from ...penalties import EWC, MAS, LwF
 from ...training.trainer import Training, Warmup
 from ..recipe import Recipe
-from ..stages import Network
+from ..setup import Network
 from .rows import (
     CPU_PENALTIES,
     EXEMPLARS,

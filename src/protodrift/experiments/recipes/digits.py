@@ -17,7 +17,7 @@ from ...objectives import Triplet
 from ...penalties import EWC, MAS, SI, LwF
 from ...training.trainer import Training
 from ..recipe import Recipe
-from ..stages import Network
+from ..setup import Network
 
 OBJECTIVE = Triplet(margin=0.4)  # 0.2 is zero on every batch of two digits soon, and so is EWC's Fisher information
 TRAINING = Training(epochs=2, learning_rate=1e-4)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...drift import SDC
 from ..recipe import Recipe
-from ..stages import Network
+from ..setup import Network
 from . import cifar100
 from .rows import CPU_PENALTIES, PAPER_PENALTIES, check_budget, embedding_rows, frozen_rows
 

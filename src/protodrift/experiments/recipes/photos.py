@@ -14,7 +14,7 @@ from ...objectives import Angular, MultiSimilarity, Objective, Triplet
 from ...penalties import EWC, MAS, LwF
 from ...training.trainer import Training
 from ..recipe import Recipe
-from ..stages import Network
+from ..setup import Network
 from .rows import (
     CPU_PENALTIES,
     PAPER_PENALTIES,

@@ -1,0 +1,186 @@
+"""What all stages of an experiment have in common: tasks, network, training, seed, device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+
+from ..common.config import Config, encode, flag, optional, text, whole
+from ..common.labels import Label
+from ..data.examples import Examples
+from ..data.tasks import Task, TaskStream
+from ..data.views import Augmentation, default_augmentation
+from ..distributed.world import ALONE, World
+from ..errors import InputError
+from ..methods import Method
+from ..networks.build import backbone_name, build_embedder, embedding_options
+from ..networks.embedder import Embedder
+from ..networks.weights import find_weights, pixel_statistics
+from ..training.trainer import Training, Warmup
+from .identity import fingerprint
+
+
+@dataclass(frozen=True)
+class Network(Config):
+    """The network of an experiment: what `build_embedder` needs.
+
+    Args:
+        backbone: a name from `networks.BACKBONES`.
+        embedding_dim: size of z; objectives that classify use the backbone's features instead.
+        normalize: L2-normalize z.
+        weights: a weight file for the backbone, "imagenet", or another source (`networks.pretrained`); None: none.
+        crop: side of the center view that prototypes, drift and evaluation use; None: the whole image.
+    """
+
+    backbone: str = "auto"
+    embedding_dim: int | None = 512
+    normalize: bool = True
+    weights: str | None = None
+    crop: int | None = None
+    rules: ClassVar = {
+        "backbone": text,
+        "embedding_dim": optional(whole(1)),
+        "normalize": flag,
+        "weights": optional(text),
+        "crop": optional(whole(1)),
+    }
+
+
+@dataclass(eq=False, repr=False)
+class Setup:
+    """One stream, one network and one seed, for any number of methods.
+
+    Args:
+        stream: the tasks; its dataset needs test images.
+        network, training: how every method is trained.
+        classifier_training: how objectives that classify are trained; None: the same.
+        exemplar_training: how those that also keep old images are trained; None: as all that classify.
+        warmup: a training of the backbone as a classifier of the first task's classes, before the first task.
+        augment: random views; "auto" as for `IncrementalClassifier`.
+        mean_images: on how many training images of each old class (the first ones) the movement of its true mean is
+            measured; None: all. True means are for evaluation only, and on large sets they are most of its cost.
+        seed: of initial weights, batches and mining (the class order has its own seed, in the stream).
+        device: of the networks.
+        world: the ranks that compute each stage together.
+        ranks: the number of ranks in the keys of stages; None: that of the world. A run that goes on with another
+            number of ranks keeps the keys it began with.
+
+    Attributes:
+        tasks: the tasks of the stream.
+        views: the random views of training, or None.
+        fingerprints: for each task a hash of its training images, and one of its test images.
+        threads: of every computation: the last bits of results depend on it.
+    """
+
+    stream: TaskStream
+    _: KW_ONLY
+    network: Network = Network()
+    training: Training = Training()
+    classifier_training: Training | None = None
+    exemplar_training: Training | None = None
+    warmup: Warmup | None = None
+    augment: Augmentation | str | None = "auto"
+    mean_images: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    world: World = ALONE
+    ranks: int | None = None
+    stages: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of `Stage.of`
+
+    def __post_init__(self) -> None:
+        dataset = self.stream.dataset
+        if dataset.test is None:
+            raise InputError("an experiment needs test images: Dataset(X, y, X_test, y_test), or dataset.split(0.2).")
+        self.tasks = list(self.stream)
+        _check_test_images(self.tasks)
+        auto = self.augment == "auto"
+        self.views: Augmentation | None = default_augmentation(dataset.spec) if auto else self.augment  # type: ignore[assignment]
+        numbers = range(1, len(self.tasks) + 1)
+        self.fingerprints = [(fingerprint(self.data(t)), fingerprint(self.test(t))) for t in numbers]
+        self.threads = torch.get_num_threads()
+        self._weights = self._weights_identity()
+
+    def data(self, task: int) -> Examples:
+        """Return D^t: the training images of task t, counted from 1."""
+        return self.tasks[task - 1].data
+
+    def test(self, task: int) -> Examples:
+        """Return the test images of task t."""
+        test = self.tasks[task - 1].test
+        assert test is not None  # checked when this was made
+        return test
+
+    def classes(self, task: int) -> tuple[Label, ...]:
+        """Return the labels of all tasks up to t, in task order."""
+        return tuple(label for classes in self.stream.task_classes[:task] for label in classes)
+
+    def training_of(self, method: Method, task: int | None = None) -> Training:
+        """Return how a method is trained; with a task, without the learning rate that acts in other tasks."""
+        training = self.training
+        if method.objective.classifies:
+            training = self.classifier_training or training
+            if method.exemplars is not None:
+                training = self.exemplar_training or training
+        if task is None:
+            return training
+        first = task == 1 or method.schedule.start == "initial"
+        return replace(training, learning_rate=training.rate(first), later_learning_rate=None)
+
+    def heads(self, method: Method, task: int) -> tuple[tuple[Label, ...], ...]:
+        """Return the classes of each head that a classifying network has after task t."""
+        own = self.stream.task_classes[:task]
+        return tuple(own[-1:] if method.schedule.start == "initial" else own)
+
+    def head_classes(self, method: Method, task: int) -> tuple[Label, ...]:
+        """Return the classes of all heads after task t."""
+        return tuple(label for classes in self.heads(method, task) for label in classes)
+
+    def fresh_network(self, method: Method, task: int) -> Embedder:
+        """Return a network with initial weights and the heads that it has after task t."""
+        network = build_embedder(
+            self.network.backbone,
+            self.stream.dataset.spec,
+            **embedding_options(method.objective, self.network.embedding_dim, self.network.normalize),
+            weights=self.network.weights,
+            seed=self.seed,
+            crop=self.network.crop,
+        )
+        for classes in self.heads(method, task):
+            method.objective.grow(network, len(classes))
+        return network
+
+    def initial(self, method: Method) -> dict[str, Any]:
+        """Return what initial weights and standardization, and the last bits of all that follows, depend on."""
+        options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalize)
+        return {
+            "network": {**encode(self.network), **options, "weights": self._weights},
+            "seed": self.seed,
+            "data": self.fingerprints[0][0],
+            "device": self.device,
+            "threads": self.threads,
+            "ranks": self.world.size if self.ranks is None else self.ranks,
+        }
+
+    def _weights_identity(self) -> Any:
+        """Return what the given weights are: their content, and the pixels they expect."""
+        spec, weights = self.stream.dataset.spec, self.network.weights
+        if weights is None:
+            return None
+        name = backbone_name(self.network.backbone, spec, self.network.crop)
+        digest, pixels = find_weights(name, weights).sha256, pixel_statistics(name, weights, spec)
+        return digest if pixels is None else {"sha256": digest, "pixels": [part.tolist() for part in pixels]}
+
+
+def _check_test_images(tasks: Sequence[Task]) -> None:
+    """Refuse a task without test images before anything is trained."""
+    for task in tasks:
+        if not len(task.test or ()):
+            some = ", ".join(map(repr, task.classes[:3])) + (", ..." if len(task.classes) > 3 else "")
+            raise InputError(
+                f"task {task.index} has no test images ({some}: {len(task.data)} images to learn from). A class needs "
+                "three or more images for one of them to be set aside; give it more, choose fewer tasks, or leave it "
+                "out."
+            )

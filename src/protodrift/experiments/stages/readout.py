@@ -1,0 +1,188 @@
+"""Prototypes, predictions and accuracies after a task: the stage readout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ... import metrics
+from ...common.tensorfiles import Tensors
+from ...drift import FittedDrift, Oracle
+from ...networks.embedder import Embedder, embed
+from ...prototypes.store import Prototypes
+from ...readouts import View
+from ...training.evolution import probed, readout_view, update_prototypes
+from ...training.trainer import Trained
+from ..identity import described
+from .base import Given, Packed, Stage
+from .embed import Embed, Embeddings
+from .networks import network_after, stages_after, trained_after
+
+
+@dataclass(frozen=True)
+class ReadoutResult:
+    """What one drift estimator and read-out made of a trained network after a task.
+
+    Attributes:
+        prototypes: all classes seen so far.
+        readout_state: what the read-out has learned.
+        predicted: (N,) index of the predicted class for every test image of the tasks so far.
+        accuracies: accuracy on each task so far: a row of a[k, j].
+        distances: distance of each prototype to its true mean; NaN for read-outs without prototypes.
+        bytes_stored: what has to be kept after this task beside the network, in bytes.
+    """
+
+    prototypes: Prototypes
+    readout_state: Tensors
+    predicted: torch.Tensor
+    accuracies: tuple[float, ...]
+    distances: tuple[float, ...]
+    bytes_stored: int
+
+
+class ReadOut(Stage[ReadoutResult]):
+    """Prototypes, predictions and accuracies after task t, for one drift estimator and read-out."""
+
+    kind, version = "readout", 7
+
+    @property
+    def _embed(self) -> Embed:
+        return Embed.of(self.setup, self.method, self.task)
+
+    @property
+    def _before(self) -> ReadOut | None:
+        return ReadOut.of(self.setup, self.method, self.task - 1) if self.task > 1 else None
+
+    @property
+    def _probes(self) -> bool:
+        """Whether the drift estimator looks at images through the networks before and after the task."""
+        drift = self.method.drift
+        return drift is not None and drift.needs_networks and self.task > 1 and self._embed.moved
+
+    def parents(self) -> tuple[Stage[Any], ...]:
+        """The embeddings, what training left behind, the read-out before, and networks that the parts ask for."""
+        first = 0 if self.method.readout.needs_every_network else self.task - self._probes
+        networks = (network_after(self.setup, self.method, t) for t in range(first, self.task))
+        before = () if self._before is None else (self._before,)
+        found = (self._embed, *stages_after(self.setup, self.method, self.task), *before, *networks)
+        return tuple(dict.fromkeys(found))
+
+    def identity(self) -> Mapping[str, Any]:
+        """Drift and read-out."""
+        return {"drift": described(self.method.drift), "readout": described(self.method.readout)}
+
+    def compute(self, given: Given) -> ReadoutResult:
+        """Move old prototypes, add new ones, and classify the test images."""
+        setup, method, task = self.setup, self.method, self.task
+        embeddings, new, classes = given.of(self._embed), setup.data(task), setup.classes(task)
+        trained = trained_after(setup, method, task, given.of)
+        before = None if self._before is None else given.of(self._before)
+        prototypes, _ = update_prototypes(
+            None if before is None else before.prototypes,
+            method,
+            task=task,
+            new=new,
+            z_new=embeddings.z_new,
+            z_old=embeddings.z_old if self._embed.moved else None,
+            kept=None if trained.exemplars is None else (trained.exemplars, embeddings.z_kept),
+            fitted=None if before is None else self._fitted(before.prototypes, embeddings, trained.network, given),
+        )
+        z = embeddings.z_new
+        if method.readout.needs_every_network:
+            z = embed(given.of(network_after(setup, method, 0)).network, new.images)
+        state = {} if before is None else before.readout_state
+        targets = new.targets_of(classes)
+        state = method.readout.learn(state, method.readout.space(z), targets, task, setup.seed)
+        predicted = method.readout.predict(self._view(embeddings.z_test, prototypes, trained.network, state, given))
+        y_true = [label for t in range(1, task + 1) for label in setup.test(t).labels]
+        y_pred = [classes[target] for target in predicted.tolist()]
+        distances = np.full(len(classes), np.nan)
+        if method.readout.uses_prototypes:
+            distances = metrics.prototype_distance(prototypes.means, embeddings.true_means)
+        return ReadoutResult(
+            prototypes,
+            state,
+            predicted,
+            tuple(metrics.task_accuracies(y_true, y_pred, setup.stream.task_classes[:task]).tolist()),
+            tuple(distances.tolist()),
+            self._bytes_stored(trained, prototypes, state),
+        )
+
+    def pack(self, value: ReadoutResult) -> Packed:
+        """Return numbers as JSON, and tensors."""
+        prototypes = value.prototypes
+        data = {
+            "accuracies": json_numbers(np.array(value.accuracies)),
+            "distances": json_numbers(np.array(value.distances)),
+            "bytes_stored": value.bytes_stored,
+        }
+        return data, {
+            "prototypes": {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks},
+            "statistics": prototypes.statistics,
+            "readout": value.readout_state,
+            "predicted": {"targets": value.predicted},
+        }
+
+    def unpack(self, packed: Packed) -> ReadoutResult:
+        """Return the result; labels come from the stream."""
+        data, tensors = packed
+        classes = self.setup.classes(self.task)
+        return ReadoutResult(
+            Prototypes(classes, **tensors["prototypes"], statistics=tensors.get("statistics", {})),
+            tensors["readout"],
+            tensors["predicted"]["targets"],
+            tuple(np.nan if value is None else float(value) for value in data["accuracies"]),
+            tuple(np.nan if value is None else float(value) for value in data["distances"]),
+            data["bytes_stored"],
+        )
+
+    def _fitted(self, old: Prototypes, embeddings: Embeddings, network: Embedder, given: Given) -> FittedDrift | None:
+        """Return an estimator that knows more than embeddings, or None: it is fitted on them."""
+        if isinstance(self.method.drift, Oracle):
+            return self.method.drift.knowing(embeddings.true_means[: len(old)])
+        if not self._probes:
+            return None
+        network_old = given.of(network_after(self.setup, self.method, self.task - 1)).network
+        return probed(self.method, network_old, network, self.setup.data(self.task).images, old)
+
+    def _view(
+        self, z_test: torch.Tensor, prototypes: Prototypes, network: Embedder, state: Tensors, given: Given
+    ) -> View:
+        view = readout_view(z_test, prototypes, network, state)
+        if not self.method.readout.needs_every_network:
+            return view
+
+        def network_of_task(t: int) -> Embedder:
+            return given.of(network_after(self.setup, self.method, t)).network
+
+        def z_of_task(t: int) -> torch.Tensor:
+            tests = (self.setup.test(task).images for task in range(1, self.task + 1))
+            return torch.cat([embed(network_of_task(t), images) for images in tests])
+
+        def logits_of_task(t: int) -> list[torch.Tensor]:
+            with torch.no_grad():
+                return network_of_task(t).logits(z_of_task(t))
+
+        return replace(view, z_of_task=z_of_task, logits_of_task=logits_of_task)
+
+    def _bytes_stored(self, trained: Trained, prototypes: Prototypes, readout_state: Tensors) -> int:
+        """Count what must be kept after the task beside the network itself, in bytes."""
+        parts = [tensor for state in trained.penalty_state for tensor in state.values()] + list(readout_state.values())
+        if self.method.readout.uses_prototypes:
+            parts += [prototypes.means, *prototypes.statistics.values()]
+        if trained.exemplars is not None:
+            parts.append(trained.exemplars.images)
+        if self.method.readout.needs_every_network:  # the initial network and one per task, not one
+            parts += self.task * list(trained.network.state_dict().values())
+        return sum(part.numel() * part.element_size() for part in parts)
+
+
+def json_numbers(values: np.ndarray) -> Any:
+    """Return numbers as nested lists, NaN as None."""
+    if values.ndim > 1:
+        return [json_numbers(row) for row in values]
+    return [None if np.isnan(value) else float(value) for value in values]
