@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from protodrift.common.covariance import Covariance
 from protodrift.common.labels import Label, sorted_labels
 from protodrift.drift import (
     ADC,
@@ -38,7 +39,6 @@ from protodrift.errors import InputError
 from protodrift.experiments.results import MethodResult
 from protodrift.experiments.tree import Tree
 from protodrift.methods import Method, with_drift
-from protodrift.prototypes.covariance import Covariance
 from protodrift.readouts import Readout, RidgeClassifier, View
 
 LEAST_GAP = 0.02

@@ -20,12 +20,12 @@ import torch
 
 from benchmarks.compare import ESTIMATORS, carrying, read_out
 from protodrift.cli.run import add_budget, add_settings, chosen_recipe
+from protodrift.common.covariance import Covariance
 from protodrift.drift import Drift, Oracle
 from protodrift.errors import InputError
 from protodrift.experiments.run import load_data
 from protodrift.experiments.store import Store
 from protodrift.methods import with_drift
-from protodrift.prototypes.covariance import Covariance
 from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean, Readout, RidgeClassifier
 
 DRIFTS: dict[str, Drift | None] = {

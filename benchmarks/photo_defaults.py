@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from protodrift import SDC, IncrementalClassifier, NearestClassMean, StreamingLDA, Training
+from protodrift.common.covariance import Covariance
 from protodrift.data import Examples
 from protodrift.data.photos import find_photos, photo_spec, read_photos
 from protodrift.drift import Gated, LocalLinear
@@ -24,7 +25,6 @@ from protodrift.methods import Schedule
 from protodrift.model.defaults import DRIFT, training_for
 from protodrift.networks.build import build_embedder
 from protodrift.networks.embedder import embed
-from protodrift.prototypes.covariance import Covariance
 from protodrift.prototypes.store import class_means
 from protodrift.readouts import RidgeClassifier, View
 

@@ -25,7 +25,8 @@ from torch.nn.functional import normalize
 from protodrift.data.batches import class_balanced_batches
 from protodrift.data.photos import load_photo
 from protodrift.data.spill import mapped
-from protodrift.drift.kernel import DriftSums, MeanSums
+from protodrift.drift import kernel_sums
+from protodrift.prototypes import ClassSums
 from protodrift.readouts import nearest_class_mean
 
 ROUNDS = 3
@@ -88,13 +89,13 @@ def reading(scratch: Path) -> float:
 def kernel() -> float:
     """Eqs. 9-11 for one image and one prototype."""
     z, mu = unit(16384, 0), unit(2048, 1)
-    took = seconds(lambda: DriftSums(mu, 0.3, dtype=torch.float32).add(z, z + 0.01))
+    took = seconds(lambda: kernel_sums(mu, z, z + 0.01, 0.3))
     return round(1e9 * took / (len(z) * len(mu)), 2)
 
 
 def means() -> float:
     z, rows = unit(32768, 0), torch.arange(32768) % 1000
-    return round(1e6 * seconds(lambda: MeanSums.empty(1000, 512).add(z, rows)) / len(z), 2)
+    return round(1e6 * seconds(lambda: ClassSums.of(z, rows, 1000)) / len(z), 2)
 
 
 def ncm() -> dict[str, float]:

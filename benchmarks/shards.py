@@ -21,7 +21,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,13 +34,11 @@ from protodrift.common.labels import Label
 from protodrift.common.tensorfiles import packed_manifest
 from protodrift.data.arrays import read_labels
 from protodrift.data.examples import Examples
-from protodrift.drift.base import FittedDrift, check_prototypes
-from protodrift.drift.kernel import DriftSums, MeanSums
-from protodrift.drift.sdc import SDC, KernelSums
+from protodrift.drift import SDC, KernelSums, Known, kernel_sums
+from protodrift.drift.base import check_prototypes
 from protodrift.errors import InputError, ModelFileError
 from protodrift.networks.embedder import Embedder, embed
-from protodrift.prototypes.store import Prototypes
-from protodrift.prototypes.update import DriftReport, compensate
+from protodrift.prototypes import ClassSums, DriftReport, Prototypes, update_prototypes
 
 FORMAT = "protodrift-shards"
 FORMAT_VERSION = 1
@@ -49,8 +47,7 @@ SHARD_BYTES = 32 * 2**20
 """Of one file of a shard; a writer and a reader hold one shard each."""
 
 PROTOTYPE_BLOCK = 2048
-"""Prototypes whose kernel weights are held at once. `kernel_sums` takes 2^22 weights: with all of 100,000 prototypes
-that would be 42 images, and adding (K, D) sums for every 42 images would cost more than the weights."""
+"""Prototypes whose sums are merged at once: merging those of 100,000 would take a few copies of 400 MB."""
 
 _FLOATS = ("float16", "float32", "float64")
 
@@ -330,55 +327,55 @@ class Sweep:
     """What one pass over embeddings sums up: class sums for new prototypes, kernel sums for old ones; both mergeable.
 
     Attributes:
-        means: of the classes in the pass.
-        drifts: of the old prototypes, a block of them each.
+        classes: of the classes in the pass.
+        kernels: of the old prototypes, `PROTOTYPE_BLOCK` of them each.
+        prototypes: (K_old, D) old prototypes whose drift is wanted; (0, D): none.
+        sigma: of SDC.
+        dtype: in which kernel weights are computed. Pieces are added up in float64.
     """
 
-    means: MeanSums
-    drifts: tuple[DriftSums, ...]
+    classes: ClassSums
+    kernels: list[KernelSums]
+    prototypes: torch.Tensor
+    sigma: float
+    dtype: torch.dtype
 
     @staticmethod
     def of(
         count: int, width: int, prototypes: torch.Tensor | None = None, sigma: float = 0.3, dtype: Any = None
     ) -> Sweep:
-        """Begin a pass.
-
-        Args:
-            count: K_new, the classes that the rows count.
-            width: D.
-            prototypes: (K_old, D) old prototypes whose drift is wanted, or None.
-            sigma: of SDC.
-            dtype: in which kernel weights are computed; None: float32, as in memory. Pieces are added up in float64.
-        """
-        drifts: tuple[DriftSums, ...] = ()
-        if prototypes is not None:
-            check_prototypes(prototypes, width)
-            drifts = tuple(
-                DriftSums(block, sigma, dtype=dtype or torch.float32, sums=KernelSums.empty(*block.shape))
-                for block in prototypes.split(PROTOTYPE_BLOCK)
-                if len(block)
-            )
-        return Sweep(MeanSums.empty(count, width), drifts)
+        """Begin a pass over embeddings of D = width numbers, of K_new = count classes; dtype None: float32."""
+        prototypes = torch.zeros(0, width) if prototypes is None else prototypes
+        check_prototypes(prototypes, width)
+        kernels = [KernelSums.empty(len(block), width) for block in prototypes.split(PROTOTYPE_BLOCK)]
+        nothing = ClassSums.of(torch.zeros(0, width), torch.zeros(0, dtype=torch.long), count)
+        return Sweep(nothing, kernels, prototypes, sigma, dtype or torch.float32)
 
     def add(self, rows: torch.Tensor, z_new: torch.Tensor, z_old: torch.Tensor | None = None) -> Sweep:
         """Add a piece, in place: rows (n,), embeddings (n, D); z_old is needed where drift is. Returns itself."""
-        self.means.add(z_new, rows)
-        for block in self.drifts:
-            if z_old is None:
-                raise InputError("drift is measured from pairs: z_old is missing. Write z_old beside z_new.")
-            block.add(z_old, z_new)
+        self.classes = self.classes.merge(ClassSums.of(z_new, rows, len(self.classes.counts)))
+        if not len(self.prototypes):
+            return self
+        if z_old is None:
+            raise InputError("drift is measured from pairs: z_old is missing. Write z_old beside z_new.")
+        old, new, mu = (z.to(self.dtype) for z in (z_old, z_new, self.prototypes))
+        for at, block in enumerate(mu.split(PROTOTYPE_BLOCK)):
+            part = kernel_sums(block, old, new, self.sigma, center=block.mean(dim=0))
+            self.kernels[at] = self.kernels[at].merge(part)
         return self
 
     def merge(self, other: Sweep) -> Sweep:
         """Return the sums over both passes: of other shards, the same prototypes."""
-        both = zip(self.drifts, other.drifts, strict=True)
-        return Sweep(self.means.merge(other.means), tuple(mine.merge(theirs) for mine, theirs in both))
+        both = zip(self.kernels, other.kernels, strict=True)
+        kernels = [mine.merge(theirs) for mine, theirs in both]
+        return replace(self, classes=self.classes.merge(other.classes), kernels=kernels)
 
-    def moved(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def moved(self) -> Known:
         """Return the old prototypes moved, (K_old, D) (Eq. 13), and `effective_samples`."""
-        parts = [block.finish() for block in self.drifts]
-        effective = [values["effective_samples"] for _, values in parts]
-        return torch.cat([means for means, _ in parts]), {"effective_samples": torch.cat(effective)}
+        kind = self.prototypes.dtype
+        drift = torch.cat([sums.drift for sums in self.kernels])
+        effective = torch.cat([sums.effective_samples for sums in self.kernels])
+        return Known((self.prototypes.double() + drift).to(kind), {"effective_samples": effective.to(kind)})
 
 
 def sweep(shards: Shards, prototypes: torch.Tensor | None = None, sigma: float = 0.3, *, dtype: Any = None) -> Sweep:
@@ -386,7 +383,7 @@ def sweep(shards: Shards, prototypes: torch.Tensor | None = None, sigma: float =
     if not shards.classes:
         raise InputError(f"{shards.path} does not say which classes its rows are. Write it with classes=....")
     names = ("z_new",) if prototypes is None or not len(prototypes) else ("z_new", "z_old")
-    whole = Sweep.of(len(shards.classes), shards.width, prototypes if len(names) > 1 else None, sigma, dtype)
+    whole = Sweep.of(len(shards.classes), shards.width, prototypes, sigma, dtype)
     for piece in shards.pieces(*names):
         whole.add(piece.rows, piece["z_new"], piece.embeddings.get("z_old"))
     return whole
@@ -395,39 +392,25 @@ def sweep(shards: Shards, prototypes: torch.Tensor | None = None, sigma: float =
 def update_from_shards(
     old: Prototypes | None, shards: Shards, drift: SDC | None, *, task: int, dtype: Any = None
 ) -> tuple[Prototypes, DriftReport]:
-    """Return all prototypes after a task in one pass: as `evolution.update_prototypes`, from shards.
+    """Return all prototypes after a task in one pass: as `prototypes.update_prototypes`, from shards.
 
     Args:
         old: the prototypes before the task, or None.
         shards: `z_new`, and `z_old` where drift is measured, of the task's images; with `classes`.
         drift: SDC, or None: old prototypes stay. Other estimators need all pairs at once.
         task: t, counted from 1.
-        dtype: as for `Sweep.of`.
+        dtype: in which kernel weights are computed; None: float32.
     """
     if drift is not None and not isinstance(drift, SDC):
         raise InputError(f"{drift} cannot be measured in one pass over shards; SDC can. Use SDC(), or fewer images.")
     moving = old is not None and drift is not None and len(old) > 0
     whole = sweep(shards, old.means if old is not None and moving else None, drift.sigma if drift else 0.3, dtype=dtype)
-    means, counts = whole.means.finish(), whole.means.counts
+    counts = whole.classes.counts
     if not bool(counts.all()):
         missing = shards.classes[int((counts == 0).int().argmax())]
         raise InputError(f"{shards.path} lists class {missing!r} and has no image of it. Leave it out of classes=....")
-    computed = Prototypes(shards.classes, means, counts, torch.full((len(counts),), task))
-    if old is None:
-        return computed, DriftReport((), means[:0], means[:0])
-    moved, report = compensate(old, _Known(*whole.moved()) if moving else None)
-    return Prototypes.joined(moved, computed), report
-
-
-@dataclass(frozen=True)
-class _Known(FittedDrift):
-    """Prototypes that were moved already."""
-
-    after: torch.Tensor
-    values: dict[str, torch.Tensor]
-
-    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return self.after, self.values
+    computed = Prototypes.from_sums(shards.classes, whole.classes, task)
+    return update_prototypes(old, computed, whole.moved() if moving else None)
 
 
 def _at_least_float32(array: np.ndarray) -> torch.Tensor:

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
+from protodrift.common.geometry import squared_distances
 from protodrift.data.examples import Examples
 from protodrift.drift import SDC, semantic_drift
 from protodrift.learner import IncrementalClassifier
 from protodrift.prototypes.store import Prototypes
-from protodrift.readouts.ncm import squared_distances
 from protodrift.training.calibration import Calibration, fit_temperature
 from protodrift.training.state import LearnedTask, LearnerState
 from protodrift.training.task import FOLDS

@@ -24,7 +24,7 @@ from .data.inputs import read_inputs
 from .data.views import Augmentation, default_augmentation
 from .distributed.batches import same_weights
 from .distributed.world import current
-from .drift import SDC, Drift, DriftReport
+from .drift import SDC, Drift
 from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
 from .exemplars import Exemplars
 from .methods import Method, Schedule, get_method
@@ -34,6 +34,7 @@ from .networks.build import BACKBONES, build_embedder, embedding_options
 from .networks.embedder import Embedder, embed
 from .objectives import Objective, Triplet
 from .penalties import Penalty
+from .prototypes import DriftReport
 from .readouts import NearestClassMean, Readout, View
 from .training.calibration import distances_to, relative_distances
 from .training.evolution import readout_view

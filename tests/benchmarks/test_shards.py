@@ -77,9 +77,9 @@ def test_parts_of_shards_merge_to_the_whole_also_where_a_part_is_empty(task, tmp
     merged = sweep(found.part(0, parts), old.means, 0.1)
     for index in range(1, parts):
         merged = merged.merge(sweep(found.part(index, parts), old.means, 0.1))
-    assert torch.equal(merged.means.counts, whole.means.counts)
-    torch.testing.assert_close(merged.means.finish(), class_means(z_new, rows, 5), rtol=0, atol=1e-6)
-    torch.testing.assert_close(merged.moved()[0], SDC(0.1).fit(z_old, z_new).transport(old.means), rtol=0, atol=1e-6)
+    assert torch.equal(merged.classes.counts, whole.classes.counts)
+    torch.testing.assert_close(merged.classes.means(), class_means(z_new, rows, 5), rtol=0, atol=1e-6)
+    torch.testing.assert_close(merged.moved().moved, SDC(0.1).fit(z_old, z_new).transport(old.means), rtol=0, atol=1e-6)
 
 
 def test_half_precision_is_read_as_float32(task, tmp_path):

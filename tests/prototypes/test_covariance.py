@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from protodrift.common.covariance import Covariance, class_covariances, dense, form_of
 from protodrift.drift import RidgeToIdentity
 from protodrift.errors import InputError
-from protodrift.prototypes.covariance import Covariance, class_covariances, dense, form_of
 from protodrift.prototypes.store import Prototypes
 from protodrift.prototypes.update import compensate
 

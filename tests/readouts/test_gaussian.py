@@ -8,13 +8,13 @@ from sklearn.linear_model import Ridge
 
 from protodrift import IncrementalClassifier, Method, TaskStream, Training
 from protodrift.common.config import decode, encode
+from protodrift.common.covariance import Covariance
 from protodrift.data import load_digits
 from protodrift.drift import SDC, AdaGauss
 from protodrift.errors import InputError
 from protodrift.experiments.setup import Network
 from protodrift.experiments.store import Store
 from protodrift.experiments.tree import Tree
-from protodrift.prototypes.covariance import Covariance
 from protodrift.prototypes.store import Prototypes
 from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean, RidgeClassifier, View
 

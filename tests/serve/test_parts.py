@@ -1,4 +1,4 @@
-"""Batches, the plane, the token, the loopback rule: each by itself."""
+"""Batches, the token, the loopback rule: each by itself."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from sklearn.decomposition import PCA
 
 from protodrift.errors import InputError
 from protodrift.serve.batching import Batcher
 from protodrift.serve.guard import read_token
-from protodrift.serve.history import plane
 from protodrift.serve.limits import Limits
 from protodrift.serve.running import bound, is_loopback
 
@@ -63,24 +61,6 @@ def test_different_work_is_never_mixed_and_an_error_reaches_only_its_own():
     assert (len(b.result().result), len(d.result().result)) == (2, 3)
     with pytest.raises(RuntimeError, match="no"):
         c.result()
-
-
-@pytest.mark.parametrize(("count", "dim"), [(30, 5), (4, 40), (3, 3)])
-def test_the_plane_is_that_of_pca(count, dim):
-    z = np.random.RandomState(0).randn(count, dim) * np.linspace(3, 1, dim)
-    center, directions, share = plane(z)
-    reference = PCA(2).fit(z)
-    ours, theirs = (z - center) @ directions, reference.transform(z)
-    assert np.abs(ours) == pytest.approx(np.abs(theirs), abs=1e-8)
-    assert share == pytest.approx(reference.explained_variance_ratio_.sum())
-
-
-@pytest.mark.parametrize("z", [np.zeros((1, 4)), np.ones((3, 4)), np.array([[1.0], [2.0]]), np.full((2, 3), np.nan)])
-def test_a_plane_of_almost_nothing_is_finite(z):
-    center, directions, share = plane(z)
-    assert np.isfinite(center).all()
-    assert np.isfinite(directions).all()
-    assert 0 <= share <= 1
 
 
 @pytest.mark.parametrize("content", [b"", b"short\n", b"two words are not a token", b"\xff" * 30])

@@ -12,12 +12,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from protodrift import Everything, IncrementalClassifier, Schedule, Softmax, Training
+from protodrift.common.covariance import Covariance
 from protodrift.distributed.passes import embedded
 from protodrift.drift import ADC
 from protodrift.errors import InputError
 from protodrift.model.defaults import choose
 from protodrift.networks.embedder import embed
-from protodrift.prototypes.covariance import Covariance
 from protodrift.readouts import Bayes, Mahalanobis, RidgeClassifier, StreamingLDA
 from protodrift.training import task as lesson
 

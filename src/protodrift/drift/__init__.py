@@ -1,8 +1,7 @@
 """How stored prototypes are moved when the network moves: semantic drift compensation and its relatives."""
 
-from ..prototypes.update import DriftReport, compensate
 from .base import Drift, FittedDrift, Known
-from .kernel import DriftSums, KernelSums, MeanSums, kernel_sums
+from .kernel import KernelSums, kernel_sums
 from .oracle import Oracle
 from .sdc import SDC, FittedSDC, semantic_drift
 from .successors.adagauss import AdaGauss
@@ -25,8 +24,6 @@ __all__ = [
     "AffineKernel",
     "Blend",
     "Drift",
-    "DriftReport",
-    "DriftSums",
     "DualProjection",
     "EFCKernel",
     "FittedDrift",
@@ -38,7 +35,6 @@ __all__ = [
     "Known",
     "LocalLinear",
     "MeanShift",
-    "MeanSums",
     "Oracle",
     "Probes",
     "Procrustes",
@@ -46,7 +42,6 @@ __all__ = [
     "Ridge",
     "RidgeToIdentity",
     "adversarial_pairs",
-    "compensate",
     "kernel_sums",
     "leave_one_class_out",
     "semantic_drift",

@@ -11,9 +11,9 @@ from typing import ClassVar, overload
 import torch
 
 from ..common.config import Config
+from ..common.covariance import Covariance
 from ..common.sums import Sums
 from ..errors import InputError
-from ..prototypes.covariance import Covariance
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 """Images (N, ...) -> embeddings (N, D), differentiable."""

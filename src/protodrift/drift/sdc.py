@@ -10,8 +10,7 @@ import torch
 from ..common.config import number
 from ..common.sums import Sums
 from .base import Drift, FittedDrift, Known, check_pairs, check_prototypes, check_sigma
-from .kernel import KernelSums as KernelSums
-from .kernel import kernel_sums
+from .kernel import KernelSums, kernel_sums
 
 _PLAIN = 2**20
 """Kernel weights, K x N, up to which they are formed all at once."""

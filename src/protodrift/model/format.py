@@ -17,10 +17,10 @@ from ..common.labels import Label
 from ..common.tensorfiles import Tensors
 from ..data.arrays import InputSpec
 from ..data.examples import Examples
-from ..drift import DriftReport
 from ..errors import InputError, ModelFileError
 from ..networks.build import build_embedder, embedding_options
 from ..networks.embedder import Embedder
+from ..prototypes import DriftReport
 from ..prototypes.store import Prototypes
 from ..training.calibration import LEVELS, Calibration
 from ..training.state import ClassDrift, LearnedTask, LearnerState

@@ -1,6 +1,14 @@
-"""Every class is its mean embedding (Eq. 3), and what little else a read-out needs."""
+"""Every class is its mean embedding (Eq. 3), and what little else a read-out needs; after a task it moves (Eq. 13)."""
 
-from .covariance import Covariance, Tensors
 from .store import ClassSums, Prototypes, class_means
+from .update import DriftReport, Transport, compensate, update_prototypes
 
-__all__ = ["ClassSums", "Covariance", "Prototypes", "Tensors", "class_means"]
+__all__ = [
+    "ClassSums",
+    "DriftReport",
+    "Prototypes",
+    "Transport",
+    "class_means",
+    "compensate",
+    "update_prototypes",
+]

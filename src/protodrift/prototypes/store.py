@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..common.covariance import Covariance, Tensors
 from ..common.labels import Label
 from ..common.sums import Sums
 from . import covariance as class_statistics
-from .covariance import Covariance, Tensors
 
 _AT_ONCE = 2048  # rows
 

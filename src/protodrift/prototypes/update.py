@@ -1,15 +1,27 @@
-"""Moves a whole store of prototypes after a task, and tells what was done."""
+"""The one rule by which prototypes live on: old ones are moved (Eq. 13), new ones computed (Eq. 3)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
+from ..common.covariance import dense, form_of
 from ..common.labels import Label
-from ..drift.base import FittedDrift
-from .covariance import dense, form_of
 from .store import Prototypes
+
+
+class Transport(Protocol):
+    """What moves prototypes into the new embedding space: a fitted drift estimator."""
+
+    def explain(self, prototypes: torch.Tensor, /) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the moved prototypes, (K, D) -> (K, D), and named (K,) diagnostics."""
+        ...
+
+    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor, /) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return moved means and covariances, (K, D) and (K, D, D)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,13 +56,30 @@ class DriftReport:
         return f"DriftReport({len(self.labels)} old classes, moved by {mean:.3g} on average)"
 
 
-def compensate(old: Prototypes, fitted: FittedDrift | None) -> tuple[Prototypes, DriftReport]:
+def compensate(old: Prototypes, fitted: Transport | None) -> tuple[Prototypes, DriftReport]:
     """Return the old classes' prototypes in the new embedding space (Eq. 13), and a report; None leaves them."""
     if fitted is None:
         return old, DriftReport(old.labels, old.means, old.means)
     means, diagnostics = fitted.explain(old.means)
     form, statistics = form_of(old.statistics), old.statistics
     if form is not None:
-        means, covariances = fitted.transport(old.means, dense(old.statistics, len(old)))
+        means, covariances = fitted.gaussians(old.means, dense(old.statistics, len(old)))
         statistics = form.shorten(covariances, old.counts)
     return old.moved_to(means, statistics), DriftReport(old.labels, old.means, means, diagnostics)
+
+
+def update_prototypes(
+    old: Prototypes | None, new: Prototypes, fitted: Transport | None = None
+) -> tuple[Prototypes, DriftReport]:
+    """Return all prototypes after a task: the old ones moved (Eq. 13), the new ones as they were computed (Eq. 3).
+
+    Args:
+        old: the prototypes before the task; None in the first one.
+        new: those computed from images of this task, and from exemplars where some are kept: a class that is in both
+            takes the new one.
+        fitted: an estimator that has seen how the current images moved; None leaves the old ones where they are.
+    """
+    if old is None:
+        return new, DriftReport((), new.means[:0], new.means[:0])
+    moved, report = compensate(old, fitted)
+    return Prototypes.joined(moved, new), report

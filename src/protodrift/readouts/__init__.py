@@ -4,7 +4,7 @@ from .base import Readout, View
 from .expert_gate import ExpertGate, reconstruction_errors
 from .gaussian import Bayes, Mahalanobis, RidgeClassifier
 from .heads import MaxOverClasses, MaxOverHeads
-from .ncm import NearestClassMean, NearestExemplarMean, nearest_class_mean, squared_distances
+from .ncm import NearestClassMean, NearestExemplarMean, nearest_class_mean
 from .slda import StreamingLDA
 
 __all__ = [
@@ -21,5 +21,4 @@ __all__ = [
     "View",
     "nearest_class_mean",
     "reconstruction_errors",
-    "squared_distances",
 ]

@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 
 from ..common.config import Config
+from ..common.covariance import Covariance, dense
+from ..common.covariance import Tensors as Tensors
 from ..common.sums import Sums
 from ..errors import InputError
-from ..prototypes.covariance import Covariance, dense
-from ..prototypes.covariance import Tensors as Tensors
 
 SCORES_AT_ONCE = 2**25
 """Scores held at once where only the best class is asked for, n x K: 256 MB of float64."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ..common.config import flag, number, one_of
-from ..prototypes.covariance import Covariance
+from ..common.covariance import Covariance
 from .base import Readout, View
 
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
+from ..common.geometry import squared_distances
 from .base import Readout, View
 
-_CHUNK_ELEMENTS = 2**24  # distances held at once, n x K: 64 MB of float32
+_AT_ONCE = 2**24  # distances held at once, N x K: 64 MB of float32
 _BLOCK = 1024  # images and prototypes whose 4 MB of products stay in the cache
-
-
-def squared_distances(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
-    """Return squared Euclidean distances, (N, D) and (K, D) -> (N, K).
-
-    A prototype that is not finite (a class without one) is infinitely far away.
-
-    >>> squared_distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [float("nan"), 0.0]]))
-    tensor([[25., inf]])
-    """
-    return torch.cat(list(_distances(z, prototypes)))
 
 
 def nearest_class_mean(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
@@ -34,9 +23,9 @@ def nearest_class_mean(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tenso
     >>> nearest_class_mean(torch.tensor([[0.9, 0.0]]), torch.eye(2))
     tensor([0])
     """
-    if len(z) * len(prototypes) <= _CHUNK_ELEMENTS:
+    if len(z) * len(prototypes) <= _AT_ONCE:
         return squared_distances(z, prototypes).argmin(dim=1)
-    return torch.cat([_nearest(part, prototypes) for part in z.split(max(1, _CHUNK_ELEMENTS // _BLOCK))])
+    return torch.cat([_nearest(part, prototypes) for part in z.split(max(1, _AT_ONCE // _BLOCK))])
 
 
 def _nearest(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
@@ -61,21 +50,6 @@ def _nearest(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
             best[here] = torch.where(better, value, best[here])
             row[here] = torch.where(better, at + start, row[here])
     return row
-
-
-def _distances(z: torch.Tensor, prototypes: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield squared distances chunk by chunk, (n, K) each."""
-    valid = torch.isfinite(prototypes).all(dim=1)
-    known = torch.where(valid[:, None], prototypes, torch.zeros_like(prototypes))
-    center = known[valid].mean(dim=0) if bool(valid.any()) else torch.zeros_like(known[0])
-    known = known - center  # far from the origin the expanded square would cancel
-    square = known.square().sum(dim=1)
-    missing = ~valid
-    for part in z.split(max(1, _CHUNK_ELEMENTS // max(1, len(known)))):
-        near = part - center
-        distances = torch.addmm(square, near, known.T, alpha=-2)
-        distances.add_(near.square().sum(dim=1, keepdim=True)).clamp_(min=0)
-        yield distances.masked_fill_(missing, torch.inf) if bool(missing.any()) else distances
 
 
 @dataclass(frozen=True)

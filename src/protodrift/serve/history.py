@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..common.geometry import main_plane
 from ..common.labels import Label
 from ..errors import ModelFileError
 from ..model import versions
@@ -83,31 +84,6 @@ def _steps_of(path: Path, current: versions.Current) -> tuple[Step, ...]:
     return (own, before) if before.labels else (own,)
 
 
-def plane(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return center (D,), directions (D, 2) and share of variance of the plane of most variance of (N, D) points.
-
-    The sign of a direction is arbitrary: its largest entry is made positive, so that a map does not flip.
-    """
-    z = z[np.isfinite(z).all(axis=1)].astype(np.float64)
-    dim = z.shape[1]
-    if dim == 2:  # shown as it is
-        return np.zeros(2), np.eye(2), 1.0
-    center = z.mean(axis=0) if len(z) else np.zeros(dim)
-    centered = z - center
-    if dim <= len(z):  # the smaller side of the two: a thousand classes with 2,048 numbers each take a second otherwise
-        values, vectors = np.linalg.eigh(centered.T @ centered)
-    else:
-        values, left = np.linalg.eigh(centered @ centered.T)
-        vectors = centered.T @ left
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=0), 1e-12)
-    order = np.argsort(values)[::-1][:2]
-    two = np.zeros((dim, 2))
-    two[:, : len(order)] = vectors[:, order]
-    two = two * np.where(two[np.abs(two).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
-    total = values.clip(0).sum()
-    return center, two, float(values[order].clip(0).sum() / total) if total > 0 else 1.0
-
-
 def drift_map(steps: list[Step], state: LearnerState) -> dict[str, Any]:
     """Return what the page draws: all steps in one plane, with the numbers of every class, as JSON.
 
@@ -115,11 +91,11 @@ def drift_map(steps: list[Step], state: LearnerState) -> dict[str, Any]:
     """
     labels = state.prototypes.labels
     row_of = {label: row for row, label in enumerate(labels)}
-    center, directions, share = plane(np.concatenate([step.means.numpy() for step in steps]))
+    center, directions, share = main_plane(torch.cat([step.means for step in steps]))
     numbers = {number: _numbers(state, number, row_of) for number in range(1, len(state.tasks) + 1)}
     drawn = []
     for step in steps:
-        places = (step.means.numpy().astype(np.float64) - center) @ directions
+        places = ((step.means.double() - center) @ directions).numpy()
         x: list[float | None] = [None] * len(labels)
         y: list[float | None] = [None] * len(labels)
         for label, place in zip(step.labels, places, strict=True):

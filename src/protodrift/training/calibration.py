@@ -19,8 +19,8 @@ from functools import cache
 
 import torch
 
+from ..common.geometry import squared_distances
 from ..data.batches import members_of
-from ..readouts import squared_distances
 
 LEVELS = (0.5, 0.75, 0.9, 0.95, 0.99)
 """Which quantiles of the held-out distances are kept."""

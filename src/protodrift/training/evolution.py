@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from ..common.covariance import Covariance
 from ..common.labels import sorted_labels
 from ..data.examples import Examples
-from ..drift import DriftReport, FittedDrift
+from ..drift import FittedDrift
 from ..methods import Method
 from ..networks.embedder import Embedder, evaluating, laid_out
 from ..networks.folding import folded
 from ..penalties import Tensors
-from ..prototypes.covariance import Covariance
+from ..prototypes import update
 from ..prototypes.store import Prototypes
-from ..prototypes.update import compensate
+from ..prototypes.update import DriftReport
 from ..readouts import View
 
 
@@ -50,14 +51,12 @@ def update_prototypes(
         order = [label for label in (() if old is None else old.labels) if label in set(images.labels)]
         classes = (*order, *added)
         computed = Prototypes.of(classes, space(z_kept), images.targets_of(classes), task, covariance)
-    if old is None:
-        nothing = computed.means[:0]
-        return computed, DriftReport((), nothing, nothing)
-    gone = set(old.labels) - set(computed.labels)  # a memory may begin late, or keep some classes only
+    gone = (
+        () if old is None else set(old.labels) - set(computed.labels)
+    )  # exemplars may begin late, or cover some classes
     if fitted is None and method.drift is not None and z_old is not None and gone:
         fitted = method.drift.fit(space(z_old), space(z_new), new.targets_of(added))
-    moved, report = compensate(old, fitted)
-    return Prototypes.joined(moved, computed), report
+    return update.update_prototypes(old, computed, fitted)
 
 
 def probed(

@@ -9,9 +9,9 @@ import torch
 
 from ..common.labels import Label
 from ..data.arrays import InputSpec
-from ..drift import DriftReport
 from ..errors import InputError, did_you_mean
 from ..penalties import Penalty, Tensors
+from ..prototypes import DriftReport
 from ..prototypes.store import Prototypes
 from .calibration import Calibration
 from .trainer import Trained

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..common import seeding
+from ..common.covariance import class_covariances
 from ..common.labels import Label, sorted_labels
 from ..common.sums import S
 from ..data.arrays import InputSpec
@@ -21,14 +22,15 @@ from ..data.examples import Examples
 from ..data.views import Augmentation
 from ..distributed.passes import can_merge, embedded, embedded_share, merged
 from ..distributed.world import current
-from ..drift import DriftReport, FittedDrift
+from ..drift import FittedDrift
 from ..errors import InputError
 from ..methods import Method
 from ..networks.embedder import Embedder
 from ..penalties import Penalty, Tensors
-from ..prototypes.covariance import class_covariances, refreshed
+from ..prototypes import update
+from ..prototypes.covariance import refreshed
 from ..prototypes.store import ClassSums, Prototypes
-from ..prototypes.update import compensate
+from ..prototypes.update import DriftReport, compensate
 from .calibration import (
     Calibration,
     class_quantiles,
@@ -216,10 +218,7 @@ class _Work:
             fitted = self._fitted(old, (z_old, z_again_old), (z_new, z_again))
         if self.in_shares:
             computed = self._shared_prototypes(method.readout.space(z_new), self.targets[self.own])
-            if old is None:
-                return computed, DriftReport((), computed.means[:0], computed.means[:0])
-            moved, report = compensate(old, fitted)
-            return Prototypes.joined(moved, computed), report
+            return update.update_prototypes(old, computed, fitted)
         exemplars = trained.exemplars
         return update_prototypes(
             old,

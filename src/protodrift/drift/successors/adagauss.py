@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from ...common.config import number, whole
+from ...common.covariance import Covariance
+from ...common.geometry import Spectrum, subspace
 from ...common.seeding import generator
-from ...prototypes.covariance import Covariance
-from ..algebra import Spectrum, squared_distances, subspace
 from ..base import Drift, FittedDrift, check_pairs, check_prototypes
+from .folds import nearest
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class FittedAdaGauss(FittedDrift):
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return g(p), and the `distance` to the nearest image the adapter has seen."""
         check_prototypes(prototypes, len(self.mean))
-        distance = squared_distances(prototypes, self.z_old).amin(dim=1).sqrt()
+        distance = nearest(prototypes, self.z_old)
         return self.adapt(prototypes).to(prototypes.dtype), {"distance": distance.to(prototypes.dtype)}
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

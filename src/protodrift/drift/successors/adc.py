@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 
 from ...common.config import PRECISIONS, number, one_of, optional, whole
+from ...common.geometry import squared_distances
 from ...errors import InputError
-from ..algebra import squared_distances
 from ..base import Drift, FittedDrift, Network, check_prototypes
 from .gate import an_estimator
 
@@ -62,7 +62,9 @@ def adversarial_pairs(
         seen = torch.cat([network_old(part) for part in images.split(256)])
     z_all, device = seen.cpu(), seen.device
     check_prototypes(prototypes, z_all.shape[1])
-    nearest = squared_distances(prototypes, z_all).topk(min(candidates, len(images)), largest=False).indices
+    nearest = (
+        squared_distances(prototypes.double(), z_all.double()).topk(min(candidates, len(images)), largest=False).indices
+    )
     chosen, owner = nearest.flatten(), torch.arange(len(prototypes)).repeat_interleave(nearest.shape[1])
     found: list[tuple[torch.Tensor, ...]] = [(z_all[:0], z_all[:0], owner[:0])]
     for rows in torch.arange(len(chosen)).split(_BATCH):
@@ -77,7 +79,7 @@ def adversarial_pairs(
             x = (x - step_size * torch.autograd.grad(loss, x)[0]).detach()
         with torch.no_grad():
             z_old, z_new = network_old(x).cpu(), network_new(x).cpu()
-        bent = squared_distances(prototypes, z_old).argmin(dim=0) == row
+        bent = squared_distances(prototypes.double(), z_old.double()).argmin(dim=0) == row
         found.append((z_old[bent], z_new[bent], row[bent]))
     return Probes(*(torch.cat(part) for part in zip(*found, strict=True)))
 

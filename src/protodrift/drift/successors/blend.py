@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from ...common.config import whole
-from ...prototypes.covariance import Covariance
+from ...common.covariance import Covariance
 from ..base import Drift, FittedDrift, check_pairs
 from .folds import leave_one_class_out
 from .gate import an_estimator

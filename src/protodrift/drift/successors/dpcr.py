@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 
 from ...common.config import number, one_of
-from ...prototypes.covariance import Covariance
-from ..algebra import Spectrum
+from ...common.covariance import Covariance
+from ...common.geometry import Spectrum
 from ..base import Drift, FittedDrift
 from .linear import FittedAffine, Ridge
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from ...common.config import number
-from ..algebra import squared_distances
+from ...common.geometry import squared_distances
 from ..base import Drift, FittedDrift, check_pairs, check_prototypes
 
 
@@ -75,7 +75,7 @@ class FittedEFC(FittedDrift):
 
 def feature_metric(z: torch.Tensor, prototypes: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return E = mean_i W'(diag(pi_i) - pi_i pi_i')W of the nearest-class-mean classifier, (N, D), (K, D) -> (D, D)."""
-    pi = (-squared_distances(z, prototypes) / temperature).softmax(dim=1)
+    pi = (-squared_distances(z.double(), prototypes.double()) / temperature).softmax(dim=1)
     weights = 2 * prototypes.double() / temperature
     spread = torch.diag(pi.mean(dim=0)) - pi.T @ pi / len(pi)
     metric: torch.Tensor = weights.T @ spread @ weights

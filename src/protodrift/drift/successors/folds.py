@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..algebra import squared_distances
+from ...common.geometry import squared_distances
 from ..base import Drift
 
 _ENOUGH = 4  # classes; of fewer, leaving one out leaves too little of the field to judge an estimator by
@@ -88,7 +88,7 @@ def nearest(points: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     """Return how far each of (K, D) points is from the nearest image, (K,) in float64."""
     least = torch.full((len(points),), torch.inf, dtype=torch.float64)
     for part in z.split(_AT_ONCE):
-        least = torch.minimum(least, squared_distances(points, part).amin(dim=1))
+        least = torch.minimum(least, squared_distances(points.double(), part.double()).amin(dim=1))
     return least.sqrt()
 
 

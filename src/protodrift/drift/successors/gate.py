@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 
 from ...common.config import number, whole
-from ...prototypes.covariance import Covariance
-from ..algebra import squared_distances
+from ...common.covariance import Covariance
+from ...common.geometry import squared_distances
 from ..base import Drift, FittedDrift, check_pairs
 from .folds import HeldOut, leave_one_class_out, nearest
 from .relative import relative_bandwidth
@@ -119,7 +119,7 @@ class FittedGated(FittedDrift):
 def _effective(prototypes: torch.Tensor, z_old: torch.Tensor) -> torch.Tensor:
     """Return (sum w)^2 / sum w^2 of a kernel about each prototype, for estimators that do not say it themselves."""
     sigma = relative_bandwidth(prototypes, z_old, 0.3, None)
-    w = (-squared_distances(prototypes, z_old) / (2 * sigma.square()[:, None])).softmax(dim=1)
+    w = (-squared_distances(prototypes.double(), z_old.double()) / (2 * sigma.square()[:, None])).softmax(dim=1)
     return 1 / w.square().sum(dim=1)
 
 

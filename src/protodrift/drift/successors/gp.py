@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 
 from ...common.config import flag, number, one_of, optional, whole
-from ..algebra import squared_distances, subspace
+from ...common.geometry import squared_distances, subspace
 from ..base import Drift, FittedDrift, check_pairs, check_prototypes
 from .folds import as_groups
 from .linear import push

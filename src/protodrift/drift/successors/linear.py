@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from ...common.config import flag, number, one_of
-from ..algebra import Spectrum
+from ...common.geometry import Spectrum
 from ..base import Drift, FittedDrift, check_pairs, check_prototypes
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from ...common.config import number, optional, whole
-from ..algebra import squared_distances, subspace
+from ...common.geometry import squared_distances, subspace
 from ..base import Drift, FittedDrift, check_pairs, check_prototypes
 from .linear import push
 from .relative import relative_bandwidth
@@ -84,7 +84,7 @@ class FittedLocalLinear(FittedDrift):
         check_prototypes(prototypes, len(self.mean))
         config = self.config
         sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbors)
-        log_w = -squared_distances(prototypes, self.z_old) / (2 * sigma.square()[:, None])
+        log_w = -squared_distances(prototypes.double(), self.z_old.double()) / (2 * sigma.square()[:, None])
         weights = (log_w - log_w.amax(dim=1, keepdim=True)).exp()
         weights = weights / weights.sum(dim=1, keepdim=True)
         points = (self.z_old.double() - self.mean) @ self.basis

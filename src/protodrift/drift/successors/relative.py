@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from ...common.config import number, optional, whole
-from ..algebra import squared_distances
+from ...common.geometry import squared_distances
 from ..base import Drift, FittedDrift, check_pairs, check_prototypes
 from ..kernel import kernel_sums
 
@@ -33,7 +33,7 @@ def relative_bandwidth(
     """
     if not len(prototypes):
         return torch.ones(0, dtype=torch.float64)
-    distances = squared_distances(prototypes, z_old).sqrt()
+    distances = squared_distances(prototypes.double(), z_old.double()).sqrt()
     if neighbors is None:
         scale = distances.flatten().median().expand(len(prototypes))
     else:
