@@ -1,4 +1,4 @@
-"""Help answers at once, and every verb has it, with examples that are real."""
+"""Help answers at once, and every command has it, with examples that are real."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protodrift.cli import parser
 HEAVY = ("torch", "numpy", "sklearn", "PIL", "safetensors", "rich", "pytorch_metric_learning")
 
 
-def verbs() -> list[str]:
+def command_names() -> list[str]:
     (action,) = (action for action in parser()._actions if isinstance(action.choices, dict))
     return sorted(action.choices)
 
@@ -48,18 +48,18 @@ def test_the_installed_command_answers_quickly():
     assert "demo" in done.stdout
 
 
-def test_every_verb_is_listed_and_has_help(command):
+def test_every_command_is_listed_and_has_help(command):
     top = command("--help").stdout
-    for verb in verbs():
-        assert f"    {verb} " in top or f"    {verb}\n" in top
-    assert {"demo", "recipes", "show", "methods", "run", "runs"} <= set(verbs())
+    for name in command_names():
+        assert f"    {name} " in top or f"    {name}\n" in top
+    assert {"demo", "recipes", "show", "methods", "run", "runs"} <= set(command_names())
 
 
-@pytest.mark.parametrize("verb", verbs())
-def test_each_verb_explains_itself(command, verb):
-    done = command(verb, "--help")
+@pytest.mark.parametrize("name", command_names())
+def test_each_command_explains_itself(command, name):
+    done = command(name, "--help")
     assert done.returncode == 0
-    assert done.stdout.startswith(f"usage: protodrift {verb}")
+    assert done.stdout.startswith(f"usage: protodrift {name}")
     assert not done.stderr
 
 
@@ -75,7 +75,7 @@ def test_version(command):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((), "VERB"),
+        ((), "COMMAND"),
         (("rum",), "invalid choice: 'rum'"),
         (("run",), "NAME"),
         (("run", "digits", "--seeds", "0,x"), "whole numbers with commas between"),

@@ -45,12 +45,12 @@ def test_methods_for_programs(command):
 
 
 def test_an_unknown_recipe_is_answered_with_the_nearest(fails):
-    for verb in ("show", "run"):
-        assert "unknown recipe 'digts'. Did you mean 'digits'?" in fails(verb, "digts")
+    for name in ("show", "run"):
+        assert "unknown recipe 'digts'. Did you mean 'digits'?" in fails(name, "digts")
 
 
 @pytest.mark.parametrize(
-    ("verb", "setting", "said"),
+    ("name", "setting", "said"),
     [
         ("run", "sigm=0.2", "Did you mean 'sigma'?"),
         ("show", "gamma=1", "is not clear: say which of"),
@@ -59,8 +59,8 @@ def test_an_unknown_recipe_is_answered_with_the_nearest(fails):
         ("run", "sigma=", "not of the form KEY=VALUE"),
     ],
 )
-def test_a_wrong_setting_is_explained(fails, verb, setting, said):
-    assert said in fails(verb, "digits", "--set", setting)
+def test_a_wrong_setting_is_explained(fails, name, setting, said):
+    assert said in fails(name, "digits", "--set", setting)
 
 
 def test_backbones_lists_every_network_with_its_weights(command):

@@ -147,13 +147,13 @@ def learned(model, folders, memory):
     """Learn the folders one after another; the last one with a known class that is refreshed."""
     key = ""
     for folder in folders:
-        with learning.workplace(model) as place:
+        with learning.locked_model(model) as place:
             options = {"epochs": 1, "size": 32 if place.classifier is None else None}
-            plan = learning.prepare(place, find_photos(folder), known="refresh", options=options, ram=memory)
-            assert spill.is_mapped(plan.examples.images) == (memory == 0)
+            plan = learning.plan_task(place, find_photos(folder), known="refresh", options=options, ram=memory)
+            assert spill.is_mapped(plan.photos.examples.images) == (memory == 0)
             assert not [path.name for path in model.iterdir() if path.name not in (".lock", "versions", "CURRENT")]
-            key = key or learning.lesson_key(plan)
-            outcome = learning.carry_out(plan)
+            key = key or learning.task_key(plan)
+            outcome = learning.learn_task(plan)
     return outcome.classifier, key  # a task that was interrupted goes on, whatever --ram says then
 
 

@@ -28,7 +28,7 @@ load = IncrementalClassifier.load
 
 
 @pytest.fixture
-def lessons(make_classifier, vectors, tmp_path):
+def three_versions(make_classifier, vectors, tmp_path):
     """A model of three versions, and the classifiers of each."""
     clf, path, kept = make_classifier(), tmp_path / "birds", []
     for pair in (("owl", "emu"), ("jay", "ibis"), ("kea", "tui")):
@@ -40,8 +40,8 @@ def lessons(make_classifier, vectors, tmp_path):
 # -- undo -------------------------------------------------------------------------------------------------------------
 
 
-def test_undo_goes_back_version_by_version_bit_for_bit(lessons, same):
-    path, kept = lessons
+def test_undo_goes_back_version_by_version_bit_for_bit(three_versions, same):
+    path, kept = three_versions
     before = files_of(path)
     assert versions.undo(path) == (3, 2)
     assert same(load(path), kept[1])
@@ -57,8 +57,8 @@ def test_undo_goes_back_version_by_version_bit_for_bit(lessons, same):
     assert same(load(path), kept[0])
 
 
-def test_after_undo_learning_goes_on_as_if_nothing_had_been(lessons, vectors, same):
-    path, kept = lessons
+def test_after_undo_learning_goes_on_as_if_nothing_had_been(three_versions, vectors, same):
+    path, kept = three_versions
     versions.undo(path)
     again = load(path).partial_fit(*vectors("kea", "tui"))
     again.save(path)
@@ -66,8 +66,8 @@ def test_after_undo_learning_goes_on_as_if_nothing_had_been(lessons, vectors, sa
     assert [one.version for one in versions.chain(path)] == [3, 2, 1]
 
 
-def test_undo_never_goes_back_to_what_is_damaged(lessons, same):
-    path, kept = lessons
+def test_undo_never_goes_back_to_what_is_damaged(three_versions, same):
+    path, kept = three_versions
     file = path / "versions" / "2" / "prototypes.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     before = files_of(path)
@@ -78,8 +78,8 @@ def test_undo_never_goes_back_to_what_is_damaged(lessons, same):
 
 
 @pytest.mark.parametrize("file", ["network.safetensors", "manifest.json"])
-def test_a_damaged_version_is_told_once_and_in_plain_words(lessons, file):
-    path, _ = lessons
+def test_a_damaged_version_is_told_once_and_in_plain_words(three_versions, file):
+    path, _ = three_versions
     (path / "versions" / "3" / file).unlink()
     with pytest.raises(ModelFileError) as told:
         load(path)
@@ -88,8 +88,8 @@ def test_a_damaged_version_is_told_once_and_in_plain_words(lessons, file):
     )
 
 
-def test_an_old_version_that_is_damaged_hinders_no_lesson_and_no_undo(lessons, vectors):
-    path, kept = lessons
+def test_an_old_version_that_is_damaged_hinders_no_task_and_no_undo(three_versions, vectors):
+    path, kept = three_versions
     (path / "versions" / "1" / "manifest.json").unlink()
     kept[2].partial_fit(*vectors("rook", "crow")).save(path, keep=5)
     assert load(path).classes_.tolist()[-2:] == ["crow", "rook"]
@@ -101,8 +101,8 @@ def test_an_old_version_that_is_damaged_hinders_no_lesson_and_no_undo(lessons, v
         versions.chain(path)
 
 
-def test_a_damaged_version_is_removed_when_it_is_too_old(lessons, vectors):
-    path, kept = lessons
+def test_a_damaged_version_is_removed_when_it_is_too_old(three_versions, vectors):
+    path, kept = three_versions
     (path / "versions" / "1" / "manifest.json").unlink()
     kept[2].partial_fit(*vectors("rook", "crow")).save(path, keep=3)
     assert sorted(p.name for p in (path / "versions").iterdir()) == ["2", "3", "4"]
@@ -119,8 +119,8 @@ def test_only_so_many_versions_are_kept(make_classifier, vectors, tmp_path):
         versions.undo(path)
 
 
-def test_a_reader_whose_version_is_undone_reads_the_other_one(lessons, same, monkeypatch):
-    path, kept = lessons
+def test_a_reader_whose_version_is_undone_reads_the_other_one(three_versions, same, monkeypatch):
+    path, kept = three_versions
     real, undone = files.read_bytes, []
 
     def slow(file):
@@ -147,8 +147,8 @@ def meanwhile(monkeypatch, file: Path, act) -> None:
     monkeypatch.setattr(files, "read_bytes", slow)
 
 
-def test_a_reader_whose_version_vanishes_after_its_last_file_reads_the_other_one(lessons, same, monkeypatch):
-    path, kept = lessons
+def test_a_reader_whose_version_vanishes_after_its_last_file_reads_the_other_one(three_versions, same, monkeypatch):
+    path, kept = three_versions
     real, undone = tensorfiles._read_tensors, []
 
     def slow(file, *args):
@@ -163,8 +163,8 @@ def test_a_reader_whose_version_vanishes_after_its_last_file_reads_the_other_one
 
 
 @pytest.mark.parametrize("look", [versions.chain, account])
-def test_a_version_that_a_writer_drops_while_we_look_was_not_kept(lessons, monkeypatch, look):
-    path, _ = lessons
+def test_a_version_that_a_writer_drops_while_we_look_was_not_kept(three_versions, monkeypatch, look):
+    path, _ = three_versions
     oldest = path / "versions" / "1"
     meanwhile(monkeypatch, oldest / "manifest.json", lambda: shutil.rmtree(oldest))
     found = look(path)
@@ -172,8 +172,8 @@ def test_a_version_that_a_writer_drops_while_we_look_was_not_kept(lessons, monke
 
 
 @pytest.mark.parametrize("look", [versions.chain, account])
-def test_who_looks_while_a_class_is_forgotten_sees_what_is_left(lessons, monkeypatch, look):
-    path, _ = lessons
+def test_who_looks_while_a_class_is_forgotten_sees_what_is_left(three_versions, monkeypatch, look):
+    path, _ = three_versions
     meanwhile(monkeypatch, path / "versions" / "3" / "manifest.json", lambda: forget(path, "emu"))
     found = look(path)
     assert (found.versions if look is account else tuple(one.version for one in found)) == (4,)
@@ -182,8 +182,8 @@ def test_who_looks_while_a_class_is_forgotten_sees_what_is_left(lessons, monkeyp
 # -- forget -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_forgotten_class_is_in_no_file(lessons, vectors):
-    path, kept = lessons
+def test_a_forgotten_class_is_in_no_file(three_versions, vectors):
+    path, kept = three_versions
     row = kept[2].state_.prototypes.row("emu")
     own = [clf.prototypes_[clf.classes_.tolist().index("emu")].tobytes() for clf in kept]
     assert any(own[2] in content for content in files_of(path).values())
@@ -205,8 +205,8 @@ def test_a_forgotten_class_is_in_no_file(lessons, vectors):
     assert load(clf.save(path)).classes_.tolist()[-2:] == ["emu", "rook"]
 
 
-def test_what_a_killed_lesson_left_makes_no_unknown_class_a_forgotten_one(lessons):
-    path, _ = lessons
+def test_what_a_killed_task_left_makes_no_unknown_class_a_forgotten_one(three_versions):
+    path, _ = three_versions
     before = files_of(path)
     draft = path / "versions" / ".new-4"
     draft.mkdir()
@@ -240,8 +240,8 @@ def busy(folder: Path):
         yield
 
 
-def test_old_versions_that_cannot_be_removed_are_said_and_the_same_command_removes_them(lessons):
-    path, _ = lessons
+def test_old_versions_that_cannot_be_removed_are_said_and_the_same_command_removes_them(three_versions):
+    path, _ = three_versions
     with busy(path / "versions" / "2"):
         with pytest.raises(ModelFileError) as told:
             forget(path, "emu")
@@ -258,14 +258,14 @@ def test_old_versions_that_cannot_be_removed_are_said_and_the_same_command_remov
         forget(path, "emu")
 
 
-def test_a_class_is_forgotten_though_an_older_version_is_damaged(lessons):
-    path, _ = lessons
+def test_a_class_is_forgotten_though_an_older_version_is_damaged(three_versions):
+    path, _ = three_versions
     (path / "versions" / "1" / "manifest.json").write_bytes(b"{")
     assert forget(path, "emu").removed == 3
     assert [p.name for p in (path / "versions").iterdir()] == ["4"]
 
 
-def test_only_lessons_with_its_photos_count_as_trained_with_them(make_classifier, vectors, tmp_path):
+def test_only_tasks_with_its_photos_count_as_trained_with_them(make_classifier, vectors, tmp_path):
     frozen, path = make_classifier(schedule=Schedule(train="none")), tmp_path / "frozen"
     frozen.partial_fit(*vectors("owl", "emu")).save(path)
     assert forget(path, "emu").trained is False
@@ -287,8 +287,8 @@ def test_only_lessons_with_its_photos_count_as_trained_with_them(make_classifier
 
 
 @pytest.mark.parametrize("label", ["owls", "OWL", ""])
-def test_an_unknown_class_is_an_error_and_nothing_changes(lessons, label):
-    path, _ = lessons
+def test_an_unknown_class_is_an_error_and_nothing_changes(three_versions, label):
+    path, _ = three_versions
     before = files_of(path)
     with pytest.raises(InputError, match="does not know a class"):
         forget(path, label)
@@ -314,8 +314,8 @@ def test_forgetting_takes_kept_images_along_and_int_labels_from_text(make_classi
     assert set(memory.labels) == {7}
 
 
-def test_a_forget_that_was_killed_before_it_removed_old_versions_is_finished_by_the_next(lessons, monkeypatch):
-    path, _ = lessons
+def test_a_forget_that_was_killed_before_it_removed_old_versions_is_finished_by_the_next(three_versions, monkeypatch):
+    path, _ = three_versions
     with monkeypatch.context() as patch:
         patch.setattr(
             versions, "remove_unreachable", lambda *args: None
@@ -332,8 +332,8 @@ def test_a_forget_that_was_killed_before_it_removed_old_versions_is_finished_by_
 # -- every byte -------------------------------------------------------------------------------------------------------
 
 
-def test_every_byte_of_every_version_is_accounted_for(lessons):
-    path, _ = lessons
+def test_every_byte_of_every_version_is_accounted_for(three_versions):
+    path, _ = three_versions
     found = account(path)
     assert found.strangers == ()
     assert found.checked == found.versions == (3, 2, 1)
@@ -341,15 +341,15 @@ def test_every_byte_of_every_version_is_accounted_for(lessons):
 
 
 @pytest.mark.parametrize("name", ["photo.jpg", "versions/3x/a.jpg", "versions/a.jpg", "sub/deep/a", ".hidden"])
-def test_what_does_not_belong_is_named(lessons, name):
-    path, _ = lessons
+def test_what_does_not_belong_is_named(three_versions, name):
+    path, _ = three_versions
     (path / name).parent.mkdir(parents=True, exist_ok=True)
     (path / name).write_bytes(b"a photo")
     assert [(file.name, file.bytes) for file in account(path).strangers] == [(name, 7)]
 
 
-def test_a_link_and_a_lock_with_content_do_not_belong(lessons):
-    path, _ = lessons
+def test_a_link_and_a_lock_with_content_do_not_belong(three_versions):
+    path, _ = three_versions
     os.symlink("/etc/hosts", path / "link")
     (path / ".lock").write_bytes(b"hidden in the lock")
     assert sorted(file.name for file in account(path).strangers) == [".lock", "link"]
@@ -412,8 +412,8 @@ def test_a_tensor_more_is_refused_when_the_model_is_loaded(two_clouds, tmp_path,
         load(path)
 
 
-def test_bytes_of_a_class_add_up_to_the_tensors(lessons):
-    _, kept = lessons
+def test_bytes_of_a_class_add_up_to_the_tensors(three_versions):
+    _, kept = three_versions
     state = kept[2].state_
     tensors = [state.prototypes.means, state.prototypes.counts, state.prototypes.tasks]
     tensors += [*state.calibration.named().values(), state.drift.before, state.drift.after]

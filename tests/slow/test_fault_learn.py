@@ -1,4 +1,4 @@
-"""A whole lesson meets a fault at every write, fsync and rename: the old or the new model, and a rerun ends it."""
+"""A whole task meets a fault at every write, fsync and rename: the old or the new model, and a rerun ends it."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from protodrift import IncrementalClassifier
 from protodrift.data.photos import find_photos
 from protodrift.errors import ProtodriftError
 from protodrift.model import versions
-from protodrift.model.learn import carry_out, prepare, unfinished, workplace
+from protodrift.model.learn import learn_task, locked_model, plan_task, unfinished
 from tests.model.directories import FULL, fault, files_of
 
 pytestmark = pytest.mark.slow
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.slow
 OPTIONS = {"train": True, "size": 32, "epochs": 2}
 
 
-def lesson(model, photos, **options):
-    with workplace(model) as place:
-        return carry_out(prepare(place, find_photos(photos), options=options))
+def learn(model, photos, **options):
+    with locked_model(model) as place:
+        return learn_task(plan_task(place, find_photos(photos), options=options))
 
 
 def photos(root, *classes):
@@ -35,16 +35,16 @@ def photos(root, *classes):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A model of one lesson, the photos of the next, and the files of the version after it, undisturbed."""
-    root = tmp_path_factory.mktemp("lessons")
+    """A model of one task, the photos of the next, and the files of the version after it, undisturbed."""
+    root = tmp_path_factory.mktemp("tasks")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "protodrift.model.defaults.pretrained_installed", lambda: False
         )  # the small network: this is about files
-        lesson(root / "birds", photos(root / "first", "owl", "emu"), **OPTIONS)
+        learn(root / "birds", photos(root / "first", "owl", "emu"), **OPTIONS)
     photos(root / "second", "kea", "tui")
     shutil.copytree(root / "birds", root / "after")
-    lesson(root / "after", root / "second", epochs=2)
+    learn(root / "after", root / "second", epochs=2)
     return root
 
 
@@ -55,7 +55,7 @@ def current(model):
 
 @pytest.mark.parametrize("function", ["fsync", "rename", "replace", "write"])
 @pytest.mark.parametrize("raised", [FULL, KeyboardInterrupt()], ids=["full disk", "Ctrl-C"])
-def test_a_fault_at_any_moment_of_a_lesson(prepared, tmp_path, monkeypatch, function, raised):
+def test_a_fault_at_any_moment_of_a_task(prepared, tmp_path, monkeypatch, function, raised):
     old, new = current(prepared / "birds"), current(prepared / "after")
     met = 0
     for at in range(1, 99):
@@ -64,16 +64,16 @@ def test_a_fault_at_any_moment_of_a_lesson(prepared, tmp_path, monkeypatch, func
         with monkeypatch.context() as patch:
             calls = fault(patch, function, at, raised, lasting=True)
             try:
-                lesson(model, prepared / "second", epochs=2)
+                learn(model, prepared / "second", epochs=2)
             except (KeyboardInterrupt, ProtodriftError, OSError):
                 met += 1
         IncrementalClassifier.load(model)
         assert current(model) in (old, new)
         if current(model) == old:
-            lesson(model, prepared / "second", epochs=2)  # goes on, or begins anew
+            learn(model, prepared / "second", epochs=2)  # goes on, or begins anew
             assert not unfinished(model).exists()
         assert current(model) == new
-        if len(calls) < at:  # the lesson was over before the fault
+        if len(calls) < at:  # the task was over before the fault
             break
     assert met >= 1
     assert at < 98

@@ -58,7 +58,7 @@ def current(model: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A model of one lesson, the next lesson's photos, and the model after it, undisturbed."""
+    """A model of one task, the next task's photos, and the model after it, undisturbed."""
     root = tmp_path_factory.mktemp("learn")
     photos(root / "first", "owl", "emu", "jay")
     photos(root / "second", "kea", "tui", "rook")
@@ -71,7 +71,7 @@ def prepared(tmp_path_factory):
     return root, time.monotonic() - started
 
 
-def test_a_lesson_killed_at_20_moments_leaves_the_old_or_the_new_model_and_finishes(prepared, tmp_path):
+def test_a_task_killed_at_20_moments_leaves_the_old_or_the_new_model_and_finishes(prepared, tmp_path):
     root, seconds = prepared
     old, new = digest(root / "birds"), digest(root / "after")
     seen = {"old": 0, "new": 0, "resumed": 0}
@@ -132,7 +132,7 @@ def test_a_full_and_a_read_only_disk_are_explained(prepared, disk, tmp_path):  #
     assert digest(other) == digest(root / "birds")
 
 
-def test_of_two_lessons_at_once_one_is_told_to_wait_and_readers_go_on(prepared, tmp_path):
+def test_of_two_tasks_at_once_one_is_told_to_wait_and_readers_go_on(prepared, tmp_path):
     root, _ = prepared
     model = Path(shutil.copytree(root / "birds", tmp_path / "birds"))
     photo = next((root / "first" / "owl").iterdir())

@@ -93,15 +93,15 @@ from protodrift import Schedule
 from protodrift.model import defaults, learn as learning
 from protodrift.data.photos import find_photos
 defaults.pretrained_installed = lambda: False
-with learning.workplace(sys.argv[1]) as place:
+with learning.locked_model(sys.argv[1]) as place:
     found = find_photos(sys.argv[2])
     before = peak()
-    plan = learning.prepare(place, found, options={"epochs": 1, "size": 192}, ram=int(sys.argv[3]))
+    plan = learning.plan_task(place, found, options={"epochs": 1, "size": 192}, ram=int(sys.argv[3]))
     read = peak() - before
     # A pass over all photos, without the time of a training.
-    plan.learner.set_params(schedule=Schedule(train="none"), backbone="convnet", embedding_dim=16, crop=32)
-    learning.carry_out(plan)
-    print(plan.examples.images.numel(), read, peak() - before)
+    plan.choice.classifier.set_params(schedule=Schedule(train="none"), backbone="convnet", embedding_dim=16, crop=32)
+    learning.learn_task(plan)
+    print(plan.photos.examples.images.numel(), read, peak() - before)
 """
 
 

@@ -1,4 +1,4 @@
-"""The command line: one file a verb. Nothing here imports torch; a verb does when it runs."""
+"""The command line, one file per command. Nothing here imports torch; a command does when it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .. import __version__
 from ..common.machine import wait_briefly
@@ -33,7 +33,7 @@ from . import (
 )
 from .interrupts import between_imports
 
-VERBS = (
+COMMANDS = (
     demo,
     learn,
     predict,
@@ -53,28 +53,12 @@ VERBS = (
 )
 
 
-def _here(args: argparse.Namespace) -> int:
-    status: int = args.run(args)
-    return status
-
-
-def together(args: argparse.Namespace) -> int:
-    """Run a verb as one of the ranks that torchrun started."""
-    from ..distributed import joined
-    from ..errors import InputError
-
-    with joined():
-        if not getattr(args, "together", False):
-            raise InputError("torchrun starts several processes, and only `run` and `learn` share work among them.")
-        return _here(args)
-
-
 INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 UNREAD = 141  # and for one that wrote to a pipe without a reader
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of all verbs."""
+    """Return the parser of all commands."""
     result = argparse.ArgumentParser(
         prog="protodrift",
         description="Class-incremental learning without keeping old images.",
@@ -82,24 +66,38 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("--version", action="version", version=f"protodrift {__version__}")
-    verbs = result.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in VERBS:
-        verb.register(verbs)
+    commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.register(commands)
     return result
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Run a command, alone or as one of the ranks that torchrun started."""
+    run: Callable[[argparse.Namespace], int] = args.run
+    if not launched():
+        return run(args)
+    from ..distributed import joined
+    from ..errors import InputError
+
+    with joined():
+        if not getattr(args, "on_ranks", False):
+            raise InputError("torchrun starts several processes, and only `run` and `learn` share work among them.")
+        return run(args)
 
 
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Say warnings of ours as all else is said, without the line of code that gave them."""
+    """Print our own warnings in one line, without the line of code that gave them."""
     usual = warnings.formatwarning
 
-    def said(
+    def plain(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
         ours = category.__module__.partition(".")[0] == __name__.partition(".")[0]
         return f"protodrift: warning: {message}\n" if ours else usual(message, category, filename, lineno, line)
 
-    warnings.formatwarning = said
+    warnings.formatwarning = plain
     try:
         yield
     finally:
@@ -107,24 +105,24 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; return the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 Ctrl-C.
+    """Run one command; return the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 Ctrl-C.
 
     141: the reader of what `run` or `learn` prints went away before they had done their work.
     """
     wait_briefly()  # before torch is imported
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A file name that is no UTF-8, or a letter that the terminal does not have, must not end a verb half-way. As
+        # A file name that is no UTF-8, or a letter that the terminal does not have, must not end a command half-way. As
         # standard error does by itself, and not by surrogateescape: what comes out stays text that every program
         # reads, and in JSON the escape \udcff is the name again.
         sys.stdout.reconfigure(errors="backslashreplace")
     args = parser().parse_args(argv)
     from ..errors import ProtodriftError
 
-    # Of a reader who has seen enough, as in `protodrift inspect birds | head`, nothing is said.
-    status = UNREAD if getattr(args, "together", False) else 0
+    # A reader that closes the pipe early, as in `protodrift inspect birds | head`, is no error.
+    status = UNREAD if getattr(args, "on_ranks", False) else 0
     try:
         with between_imports(), _plain_warnings():
-            status = (together if launched() else _here)(args)
+            status = _run(args)
         sys.stdout.flush()  # here, where a reader that has gone is no error, and not when Python ends
         return status
     except ProtodriftError as error:

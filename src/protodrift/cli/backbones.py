@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 
+from .arguments import Commands, add_command
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "backbones",
+        list_backbones,
         help="list the networks, and where their pretrained weights come from",
         description="Lists every backbone: what it takes, its features and weights, and the source and license of "
         "published ImageNet weights, which weights='imagenet' brings.",
         epilog="example:  protodrift run NAME --set network.backbone=efficientnet-lite0 --set network.weights=imagenet",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=list_backbones)
 
 
 def list_backbones(args: argparse.Namespace) -> int:

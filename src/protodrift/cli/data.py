@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .arguments import Commands, whole_number
+
 if TYPE_CHECKING:
     from ..data.datasets.check import Check
 
@@ -23,9 +25,9 @@ docs/datasets.md has the layouts.
 SHOWN = 10  # names listed of each kind
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
         "data",
         help="list, check or download the named datasets",
         description="Lists, checks or downloads the datasets that recipes use by name.",
@@ -41,7 +43,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     check.set_defaults(run=compare)
     prepare = actions.add_parser("prepare", help="download, verify, unpack and check a dataset")
     prepare.add_argument("name", metavar="NAME", help="a name from `protodrift data ls`")
-    prepare.add_argument("--size", type=int, metavar="N", help="also decode the images, N x N, into the cache")
+    prepare.add_argument(
+        "--size", type=whole_number(1), metavar="N", help="also decode the images, N x N, into the cache"
+    )
     prepare.add_argument("--fit", choices=("squash", "center"), default="squash", help="how photos become square")
     prepare.add_argument("--skip-bad-images", action="store_true", help="with --size: leave out damaged images")
     prepare.set_defaults(run=get)

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .arguments import Commands, add_command, whole_number
+
 if TYPE_CHECKING:
     from ..experiments.tree import Tree
     from ..report import Summary
@@ -23,28 +25,23 @@ examples:
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "demo",
+        run,
         help="learn digits in five tasks with every method of the paper, and write a report",
         description="Learns scikit-learn's digits in five tasks of two classes: every E-method of the paper with and "
         "without drift compensation, beside the oracle and joint training. Takes ten seconds to a minute.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--out", type=Path, default=Path("protodrift-demo"), help="folder for report.html, results.json"
     )
-    parser.add_argument("--seed", type=_seed, default=0, help="seed of weights, batches and mining (default 0)")
-    parser.set_defaults(run=run)
-
-
-def _seed(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"a seed is 0 or more, got {value}")
-    return value
+    parser.add_argument(
+        "--seed", type=whole_number(0), default=0, help="seed of weights, batches and mining (default 0)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .words import add_ram, percent, plural, table
+from .arguments import Commands, add_command, add_model, add_photos
+from .text import percent, plural, table
 
 if TYPE_CHECKING:
-    from ..learner import IncrementalClassifier
     from ..model.evaluate import Evaluation, Part
 
 _EPILOG = """\
@@ -19,27 +19,25 @@ examples:
   protodrift evaluate birds photos/test --confusion confusion.html    and a picture of what is taken for what
   protodrift evaluate birds photos/test --json > evaluation.json
 
-Folders of classes that the model does not know are not mistakes: their photos show how well it tells strangers.
+Folders of classes that the model does not know are no mistake: their photos show how well it detects unknown classes.
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "evaluate",
+        run,
         help="measure a model on labeled photos",
         description="Accuracy, accuracy of each class, calibration, unknown detection and retrieval on a folder of "
         "class folders (or a CSV of path,label) that the model has not learned from.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
-    parser.add_argument("data", metavar="DATA", type=Path, help="folder with one sub-folder a class, or a .csv file")
+    add_model(parser)
+    add_photos(parser)
     parser.add_argument("--confusion", metavar="FILE", type=Path, help="write the confusion matrix as a page (.html)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    add_ram(parser, "photos")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,26 +45,26 @@ def run(args: argparse.Namespace) -> int:
     import sys
 
     from ..common import machine
+    from ..common.labels import label_like
     from ..common.progress import reporting
     from ..data.photos import find_photos, read_photos, summary_of
     from ..errors import InputError
     from ..learner import IncrementalClassifier
     from ..model.evaluate import evaluate
+    from ..model.facts import photo_size
 
     if args.confusion is not None and args.confusion.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--confusion {args.confusion}: the picture is an HTML page; give a name that ends in .html.")
     machine.tune()
     clf = IncrementalClassifier.load(args.model)
-    spec = clf.state_.spec
-    if not spec.is_image or spec.shape[0] != 3 or spec.scale != "uint8":
-        raise InputError(f"{args.model} was made for {spec}, not for photos. Use the Python API for it.")
+    size = photo_size(clf.state_.spec, args.model)
     found = find_photos(args.data)
     with reporting(not args.quiet) as reporter, reporter.reading("reading photos", len(found.files)) as on_file:
-        photos = read_photos(found, spec.shape[1], on_file, ram=args.ram)
+        photos = read_photos(found, size, on_file, ram=args.ram)
     passed = [*found.skipped, *photos.skipped]
     for line in summary_of(passed):
         print(f"protodrift: passed over {line}", file=sys.stderr)
-    labels = [_own_kind(clf, label) for label in photos.examples.labels]
+    labels = [label_like(label, clf.state_.prototypes.labels) for label in photos.examples.labels]
     result = evaluate(clf, photos.examples.images, labels)
     if args.confusion is not None and result.confusion is None:
         raise InputError(
@@ -81,13 +79,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _own_kind(clf: IncrementalClassifier, label: object) -> str | int:
-    """Return a folder's name as the model has its labels: int, where they are."""
-    text = str(label)
-    known = clf.state_.prototypes.labels
-    return int(text) if isinstance(known[0], int) and text.lstrip("-").isdigit() else text
-
-
 def _print(args: argparse.Namespace, result: Evaluation) -> None:
     from ..data.photos import shown
 
@@ -98,7 +89,7 @@ def _print(args: argparse.Namespace, result: Evaluation) -> None:
         return [name, str(part.images), *values, "-" if part.auroc != part.auroc else f"{part.auroc:.3f}"]
 
     head = ["classes", "photos", "accuracy", "calibration error", "false unknown", "AUROC"]
-    rows = [row("all known", result.all), row("of earlier lessons", result.old), row("of the last lesson", result.new)]
+    rows = [row("all known", result.all), row("of earlier tasks", result.old), row("of the last task", result.new)]
     print(table(rows, head, right=range(1, 6)))
     if result.never_learned:
         print(
@@ -131,7 +122,7 @@ def _draw(args: argparse.Namespace, result: Evaluation) -> None:
         description=f"Confusion matrix of {len(result.classes)} classes: rows are true classes, columns answers.",
     )
     note = (
-        "Rows: the true class. Columns: the answer. Strong color: a large share of the row. Lines: lessons. Hover "
+        "Rows: the true class. Columns: the answer. Strong color: a large share of the row. Lines: tasks. Hover "
         "over a cell for names and numbers."
     )
     facts = {

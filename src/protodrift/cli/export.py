@@ -6,34 +6,35 @@ import argparse
 from pathlib import Path
 
 from ..common.ram import size_text
+from .arguments import Commands, add_command, add_model
 
 _EPILOG = """\
 examples:
   protodrift export birds --onnx birds.onnx
 
 The ONNX graph takes photos as uint8 tensors (N, 3, side, side), RGB, short side resized and center cropped, and gives
-"embedding", "distances" (Euclidean, one a class) and "class" (a position in the labels). Labels and preprocessing stand
-in its metadata as JSON.
+"embedding", "distances" (Euclidean, one per class) and "class" (a position in the labels). Labels and preprocessing
+are in its metadata as JSON.
 Needs:  pip install 'protodrift[onnx]'
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "export",
+        run,
         help="write a model as ONNX",
         description="Writes network, prototypes and read-out as one ONNX file.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    add_model(parser)
     parser.add_argument("--onnx", metavar="FILE", type=Path, required=True, help="file to write")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export, check in onnxruntime, and say how equal the two are."""
+    """Export, check in onnxruntime, and print how equal the two are."""
     from ..learner import IncrementalClassifier
     from ..model.export import export_onnx
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from .arguments import Commands, add_command, add_model
 
 _EPILOG = """\
 examples:
@@ -15,18 +16,18 @@ that too, make a new model without it.
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "forget",
+        run,
         help="take a class out of a model, in all its versions",
         description="Removes a class's prototype and statistics from all versions that are kept.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    add_model(parser)
     parser.add_argument("label", metavar="CLASS", help="its name, as `protodrift inspect` shows it")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.ram import size_text
-from .words import percent, plural, span, table
+from .arguments import Commands, add_command, add_model
+from .text import percent, plural, span, table
 
 if TYPE_CHECKING:
     from ..learner import IncrementalClassifier
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 examples:
-  protodrift inspect birds             lessons, classes, drift, files
+  protodrift inspect birds             tasks, classes, drift, files
   protodrift inspect birds --files     every file
   protodrift inspect birds --json
 
-Every byte in the directory is accounted for by a declared tensor or field, so that no photo can hide in it. Weights,
+Every byte in the directory is accounted for by a declared tensor or field: no photo can be hidden in it. Weights,
 prototypes and statistics may still tell something about the photos that they were computed from.
-Exit status: 1 if the directory holds something that is no part of the model.
+Exit status: 1 if the directory holds something that is not part of the model.
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "inspect",
+        run,
         help="show what a model knows and holds",
-        description="Shows lessons, classes, photos and bytes a class, drift with its uncertainty, and every file.",
+        description="Shows tasks, classes, photos and bytes per class, drift with its uncertainty, and every file.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    add_model(parser)
     parser.add_argument("--files", action="store_true", help="list every file")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,53 +58,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _facts(clf: IncrementalClassifier, found: Account) -> dict[str, Any]:
     from ..model.audit import class_bytes
+    from ..model.facts import inspected
 
-    state, sizes = clf.state_, class_bytes(clf.state_)
-    calibration = state.calibration
     return {
         "versions": list(found.versions),
-        "input": state.spec.to_json(),
-        "backbone": clf.backbone if isinstance(clf.backbone, str) else type(clf.backbone).__name__,
-        "parameters": sum(weight.numel() for weight in state.trained.network.parameters()),
-        "embedding_dim": state.trained.network.embedding_dim,
-        "images_stored": 0 if state.trained.exemplars is None else len(state.trained.exemplars),
-        "tasks": [
-            {
-                "source": task.source,
-                "classes": list(task.classes),
-                "images": list(task.images),
-                "refreshed": [list(one) for one in task.refreshed],
-                "epochs": len(task.history),
-                "note": task.note,
-                "held_out": None if task.held_out is None else list(task.held_out),
-                "drift": [{"class": d.label, "moved": d.moved, "uncertainty": d.uncertainty} for d in task.drift],
-            }
-            for task in state.tasks
-        ],
-        "classes": [
-            {
-                "class": label,
-                "task": int(state.prototypes.tasks[row]),
-                "images": int(state.prototypes.counts[row]),
-                "bytes": sizes[label],
-                "held_out_images": int(calibration.images[row]),
-                "really_held_out": bool(calibration.honest[row]),
-                "temperature": float(calibration.temperatures[row]),
-                "distance_quantiles": _quantiles(calibration.quantiles[row].tolist()),
-                "relative_quantiles": _quantiles(calibration.relative[row].tolist()),
-            }
-            for row, label in enumerate(state.prototypes.labels)
-        ],
+        **inspected(clf, class_bytes(clf.state_)),
         "files": [{"file": f.name, "bytes": f.bytes, "what": f.what, "belongs": f.ours} for f in found.files],
         "bytes": found.bytes,
         "accounted_versions": list(found.checked),
     }
-
-
-def _quantiles(values: list[float]) -> dict[str, float | None]:
-    from ..training.calibration import LEVELS
-
-    return {str(level): None if q == float("inf") else q for level, q in zip(LEVELS, values, strict=True)}
 
 
 def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str, Any], found: Account) -> None:
@@ -113,7 +75,7 @@ def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str
     state = clf.state_
     print(
         f"{args.model}: version {found.versions[0]}, {plural(len(state.prototypes), 'class', 'classes')} in "
-        f"{plural(len(state.tasks), 'lesson')}"
+        f"{plural(len(state.tasks), 'task')}"
     )
     print(
         f"network: {facts['backbone']}, {facts['parameters'] / 1e6:.2f} million weights, embeddings of "
@@ -123,8 +85,8 @@ def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str
     print(f"method: {type(clf.objective).__name__} objective, drift {clf.drift}, read-out {readout}\n")
     print(
         table(
-            _lesson_rows(facts),
-            ["lesson", "from", "classes", "photos", "epochs", "held-out", "old moved by", "±"],
+            _task_rows(facts),
+            ["task", "from", "classes", "photos", "epochs", "held-out", "old moved by", "±"],
             [0, 2, 3, 4, 5],
         )
     )
@@ -142,7 +104,7 @@ def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str
                 _moves(facts, one["class"]),
             ]
         )
-    print(table(rows, ["class", "lesson", "photos", "bytes", "unknown beyond", "moved since"], right=[1, 2, 3, 4, 5]))
+    print(table(rows, ["class", "task", "photos", "bytes", "unknown beyond", "moved since"], right=[1, 2, 3, 4, 5]))
     print()
     _print_files(args, facts, found)
 
@@ -152,7 +114,7 @@ def _moves(facts: dict[str, Any], label: object) -> str:
     return f"{sum(moved):.3f}" if moved else "-"
 
 
-def _lesson_rows(facts: dict[str, Any]) -> list[list[object]]:
+def _task_rows(facts: dict[str, Any]) -> list[list[object]]:
     from ..data.photos import shown
 
     rows: list[list[object]] = []
@@ -183,23 +145,19 @@ def _print_files(args: argparse.Namespace, facts: dict[str, Any], found: Account
         print(table([[shown(f.name), f.bytes, f.what] for f in found.files], ["file", "bytes", "what"], right=[1]))
         print()
     older = len(found.versions) - 1
-    undo = f"undo can go back {plural(older, 'lesson')}" if older else "nothing to undo"
+    undo = f"undo can go back {plural(older, 'task')}" if older else "nothing to undo"
     print(f"{plural(len(found.files), 'file')}, {size_text(found.bytes)}; {undo}")
     stored = facts["images_stored"]
     if len(found.checked) == len(found.versions):
         print(
             "every byte is accounted for: writing the model again gives the same files. "
-            + (
-                f"{plural(stored, 'photo')} of old lessons stored, as was asked for."
-                if stored
-                else "No photo is stored."
-            )
+            + (f"{plural(stored, 'photo')} of old tasks stored, as was asked for." if stored else "No photo is stored.")
         )
     else:
         left = [str(number) for number in found.versions if number not in found.checked]
-        print(f"not accounted byte for byte: version {', '.join(left)} (an older format, or a part of yours is needed)")
+        print(f"not accounted byte for byte: version {', '.join(left)} (a part of yours is needed)")
     print("weights, prototypes and statistics may still tell something about the photos they were computed from")
     for file in found.strangers:
         print(f"does not belong: {shown(file.name)}, {size_text(file.bytes)} ({file.what})")
     if has_unfinished(args.model):
-        print(f"an interrupted lesson waits in {unfinished(args.model)}: the same learn command goes on from there")
+        print(f"an interrupted task is kept in {unfinished(args.model)}: the same learn command goes on from there")

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .words import add_ram, percent, plural, span, time_text
+from .arguments import Commands, add_command, add_photos, whole_number
+from .text import percent, plural, span, time_text
 
 if TYPE_CHECKING:
     from ..data.photos import Found, Photos
-    from ..model.learn import Outcome, Place, Plan
+    from ..model.learn import Learned, ModelDirectory, Plan
 
 _EPILOG = """\
 examples:
@@ -24,22 +25,24 @@ examples:
   protodrift learn birds photos/2027-01 --known refresh    some classes are known: merge their photos
   torchrun --nproc_per_node=2 -m protodrift learn birds photos/2027-02    over two processes
 
-A lesson is all or nothing: after an error, Ctrl-C or a power cut the model is what it was. The same command goes on
+A task is all or nothing: after an error, Ctrl-C or a power cut the model is what it was. The same command goes on
 where it stopped. Photos are not kept: a model holds weights, prototypes and statistics.
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "learn",
+        run,
         help="create a model from a folder of photos, or teach it new classes",
         description="Learns the classes of a folder of class folders (or a CSV of path,label) into a model directory.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        on_ranks=True,
     )
     parser.add_argument("model", metavar="MODEL", type=Path, help="model directory; made if it is missing")
-    parser.add_argument("data", metavar="DATA", type=Path, help="folder with one sub-folder a class, or a .csv file")
+    add_photos(parser)
     parser.add_argument(
         "--known",
         choices=("error", "skip", "refresh"),
@@ -48,7 +51,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("--dry-run", action="store_true", help="read everything, learn nothing, change nothing")
     parser.add_argument(
-        "--size", type=_positive, metavar="PIXELS", help="side of a photo as the network sees it (new models)"
+        "--size", type=whole_number(1), metavar="PIXELS", help="side of a photo as the network sees it (new models)"
     )
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
@@ -58,89 +61,63 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--frozen", dest="train", action="store_false", help="leave the pretrained network as it is (new models)"
     )
     parser.add_argument(
-        "--epochs", type=_positive, metavar="N", help="passes over the photos, where the network trains"
+        "--epochs", type=whole_number(1), metavar="N", help="passes over the photos, where the network trains"
     )
     parser.add_argument(
-        "--seed", type=_seed, metavar="N", help="of all that is drawn by chance (new models; default 0)"
+        "--seed", type=whole_number(0), metavar="N", help="seed of all random draws (new models; default 0)"
     )
-    add_ram(parser, "photos")
-    parser.add_argument("--quiet", action="store_true", help="no progress; the summary only")
-    parser.set_defaults(run=run, together=True)
-
-
-def _positive(text: str) -> int:
-    value = _whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"a number of at least 1 is needed, got {text}")
-    return value
-
-
-def _seed(text: str) -> int:
-    value = _whole(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"a seed is 0 or more, got {text}")
-    return value
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"a whole number is needed, got {text!r}") from None
 
 
 def run(args: argparse.Namespace) -> int:
     """Learn, and print a summary."""
     from ..data.photos import find_photos
-    from ..model.learn import look, workplace
+    from ..model.learn import locked_model, read_model
 
     found = find_photos(args.data)
     if args.dry_run:
-        _work(args, look(args.model), found)
+        _learn(args, read_model(args.model), found)
         return 0
     started = time.perf_counter()
-    with workplace(args.model) as place:
-        done = _work(args, place, found)
+    with locked_model(args.model) as model:
+        done = _learn(args, model, found)
     if done is not None:
-        with contextlib.suppress(BrokenPipeError):  # what is learned is learned, whether anybody reads of it or not
+        with contextlib.suppress(BrokenPipeError):  # the model is written: a reader that went away changes nothing
             _print_summary(args, *done, time.perf_counter() - started)
     return 0
 
 
-def _work(args: argparse.Namespace, place: Place, found: Found) -> tuple[Plan, Outcome, list[str]] | None:
+def _learn(args: argparse.Namespace, model: ModelDirectory, found: Found) -> tuple[Plan, Learned, list[str]] | None:
     import warnings
 
     from ..common import machine
     from ..common.progress import reporting
-    from ..distributed import current
     from ..errors import CollapseWarning, ImportanceWarning
-    from ..model.learn import carry_out, prepare
+    from ..model.learn import learn_task, plan_task
 
     options = {name: getattr(args, name) for name in ("size", "train", "epochs", "seed")}
-    print(_model_line(place))
+    print(_model_line(model))
     print(f"{args.data}: {_classes_text(found.classes)}", flush=True)
-    with reporting(not args.quiet and current().is_first) as reporter:
-        plan = prepare(place, found, known=args.known, options=options, ram=args.ram, reporter=reporter)
+    with reporting(not args.quiet and model.world.is_first) as reporter:
+        plan = plan_task(model, found, known=args.known, options=options, ram=args.ram, reporter=reporter)
     _print_reading(found, plan.photos, plan)
-    print(plan.choice.words, flush=True)
+    print(plan.choice.description, flush=True)
     if args.dry_run:
         print(f"dry run: would learn {_plan_text(plan)}. Nothing was changed.")
         return None
-    with reporting(not args.quiet and current().is_first) as reporter, warnings.catch_warnings(record=True) as raised:
+    with reporting(not args.quiet and model.world.is_first) as reporter, warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         reporter.note(f"computing with {machine.tune()}")
-        outcome = carry_out(plan, reporter)
-    # The others the summary says itself.
-    told = [str(one.message) for one in raised if issubclass(one.category, CollapseWarning | ImportanceWarning)]
-    return plan, outcome, told
+        learned = learn_task(plan, reporter)
+    # The summary itself says what the others warn of.
+    shown = [str(one.message) for one in raised if issubclass(one.category, CollapseWarning | ImportanceWarning)]
+    return plan, learned, shown
 
 
-def _model_line(place: Place) -> str:
-    if place.classifier is None:
-        return f"{place.path} is a new model"
-    state = place.classifier.state_
-    lessons = plural(len(state.tasks), "lesson")
-    return f"{place.path}: version {place.version}, {plural(len(state.prototypes), 'class', 'classes')} in {lessons}"
+def _model_line(model: ModelDirectory) -> str:
+    if model.state is None or model.current is None:
+        return f"{model.path} is a new model"
+    classes, tasks = plural(len(model.labels), "class", "classes"), plural(len(model.state.tasks), "task")
+    return f"{model.path}: version {model.current.version}, {classes} in {tasks}"
 
 
 def _classes_text(classes: dict[str, int]) -> str:
@@ -149,7 +126,7 @@ def _classes_text(classes: dict[str, int]) -> str:
 
 
 def _plan_text(plan: Plan) -> str:
-    parts = [_classes_text(plan.new).replace(" of ", " of ", 1)] if plan.new else []
+    parts = [_classes_text(plan.new)] if plan.new else []
     if plan.refreshed:
         parts.append(f"refresh {plural(len(plan.refreshed), 'known class', 'known classes')}")
     return " and ".join(parts)
@@ -167,13 +144,13 @@ def _print_reading(found: Found, photos: Photos, plan: Plan) -> None:
             print(f"    {line}")
     if plan.skipped_known:
         print(f"  passed over {plural(plan.skipped_known, 'photo')} of known classes")
-    for new, known in plan.alike[:5]:
+    for new, known in plan.case_variants[:5]:
         print(
             f"  note: {new!r} is new; the model knows {known!r}. If they are one class, rename it to {known!r} and "
             "add --known refresh"
         )
-    if len(plan.alike) > 5:
-        print(f"  note: {len(plan.alike) - 5} more new classes differ only in case from known ones")
+    if len(plan.case_variants) > 5:
+        print(f"  note: {len(plan.case_variants) - 5} more new classes differ only in case from known ones")
     if photos.repeats:
         print(f"  note: {plural(photos.repeats, 'photo')} twice in the same class")
     for one, other in photos.twins[:5]:
@@ -186,20 +163,20 @@ def _print_reading(found: Found, photos: Photos, plan: Plan) -> None:
         print(f"  note: one photo only of {names}{' and others' if len(single) > 3 else ''}: nothing to check it with")
 
 
-def _print_summary(args: argparse.Namespace, plan: Plan, outcome: Outcome, warnings: list[str], seconds: float) -> None:
+def _print_summary(args: argparse.Namespace, plan: Plan, learned: Learned, warnings: list[str], seconds: float) -> None:
     for warning in warnings:
         print(f"warning: {warning}")
-    state = outcome.classifier.state_
+    state = learned.classifier.state_
     task = state.tasks[-1]
-    if outcome.resumed:
-        print(f"went on after epoch {outcome.resumed} of the interrupted lesson")
+    if learned.resumed:
+        print(f"went on after epoch {learned.resumed} of the interrupted task")
     done = [plural(len(plan.new), "new class", "new classes")] if plan.new else []
     done += [f"{plural(len(plan.refreshed), 'class', 'classes')} refreshed"] if plan.refreshed else []
     print(
-        f"\nlearned {', '.join(done)} in {time_text(seconds)}: {plan.place.path} is version {outcome.version} with "
+        f"\nlearned {', '.join(done)} in {time_text(seconds)}: {plan.model.path} is version {learned.version} with "
         f"{plural(len(state.prototypes), 'class', 'classes')}"
     )
-    if task.note and outcome.classifier.schedule.train != "none":
+    if task.note and learned.classifier.schedule.train != "none":
         print(f"  network            not trained: {task.note}")
     elif task.history:
         print(f"  network            trained {plural(len(task.history), 'epoch')}, loss {task.history[-1]['loss']:.3f}")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .words import plural, table
+from .arguments import Commands, add_command, add_model, whole_number
+from .text import plural, table
 
 if TYPE_CHECKING:
     from ..learner import IncrementalClassifier
@@ -20,40 +21,36 @@ examples:
   protodrift predict birds a.jpg b.jpg                  a table
   protodrift predict birds photos/new --csv > out.csv   every photo below a folder
   protodrift predict birds photos/new --json --top 5
-  find . -name '*.jpg' | protodrift predict birds -     paths from standard input, one a line
+  find . -name '*.jpg' | protodrift predict birds -     paths from standard input, one per line
   curl -s URL | protodrift predict birds -              or one photo from standard input
 
 Confidence is calibrated on photos that were held out when a class was learned. A photo is "unknown" when it is farther
-from the nearest class than 95 % of that class's held-out photos did.
+from the nearest class than 95 % of that class's held-out photos.
 Exit status: 0 if at least one photo could be read, 1 if none could.
 """
 
 _BATCH = 64
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "predict",
+        run,
         help="say which class photos show, and how sure that is",
         description="Names the class of photos, with calibrated confidence, or says that they are none of the classes.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    add_model(parser)
     parser.add_argument("places", metavar="IMAGE|FOLDER|-", nargs="+", help="photos, folders of photos, or - for stdin")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="a JSON list, one object a photo")
-    form.add_argument("--csv", action="store_true", help="comma-separated values, one line a photo")
-    parser.add_argument("--top", type=_positive, default=3, metavar="K", help="so many likeliest classes (default 3)")
+    form.add_argument("--json", action="store_true", help="a JSON list, one object per photo")
+    form.add_argument("--csv", action="store_true", help="comma-separated values, one line per photo")
+    parser.add_argument(
+        "--top", type=whole_number(1), default=3, metavar="K", help="the K likeliest classes (default 3)"
+    )
     parser.add_argument("--no-unknown", action="store_true", help="always name a class")
-    parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a number of at least 1 is needed, got {text!r}")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,49 +76,37 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _answers(clf: IncrementalClassifier, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield one answer a photo, in order."""
+    """Yield one answer per photo, in order."""
     import itertools
 
     import numpy as np
 
     from ..data.photos import load_photo, shown
     from ..errors import InputError
+    from ..model.answers import predictions
+    from ..model.facts import photo_size
 
-    spec = clf.state_.spec
-    if not spec.is_image or spec.shape[0] != 3 or spec.scale != "uint8":
-        raise InputError(f"{args.model} was made for {spec}, not for photos. Use the Python API for it.")
+    size = photo_size(clf.state_.spec, args.model)
     places = iter(_places(args.places))
     while batch := list(itertools.islice(places, _BATCH)):
-        read: dict[int, Any] = {}
-        errors: dict[int, str] = {}
-        for i, (path, source) in enumerate(batch):
+        names: list[str] = []
+        pixels: list[np.ndarray] = []
+        failed: dict[int, dict[str, Any]] = {}
+        for position, (path, source) in enumerate(batch):
             try:
                 if isinstance(source, InputError):
                     raise source
-                read[i] = load_photo(source, spec.shape[1])
+                pixels.append(load_photo(source, size))
+                names.append(str(path))
             except InputError as error:
-                why = str(error).removeprefix(shown(path)).removeprefix(":").lstrip()
-                errors[i] = why.rstrip(".")
-        found = clf.recognize(np.stack(list(read.values()))) if read else None
-        row_of = {i: row for row, i in enumerate(read)}
-        for i, (path, _) in enumerate(batch):
-            if i in errors:
-                yield {"file": str(path), "error": errors[i]}
-                continue
-            assert found is not None
-            row = row_of[i]
-            unknown = bool(found.unknown[row]) and not args.no_unknown
-            top = [
-                {"class": label, "confidence": round(share, 6), "distance": round(distance, 6)}
-                for label, share, distance in found.top(row, args.top)
-            ]
-            yield {
-                "file": str(path),
-                "class": None if unknown else top[0]["class"],
-                "unknown": unknown,
-                "novelty": round(float(found.novelty[row]), 6),
-                "top": top,
-            }
+                reason = str(error).removeprefix(shown(path)).removeprefix(":").lstrip()
+                failed[position] = {"file": str(path), "error": reason.rstrip(".")}
+        answers: list[dict[str, Any]] = []
+        if pixels:
+            found = clf.recognize(np.stack(pixels))
+            answers = predictions(names, found, top=args.top, always_name=args.no_unknown)
+        read = iter(answers)
+        yield from (failed[i] if i in failed else next(read) for i in range(len(batch)))
 
 
 def _places(places: list[str]) -> Iterator[tuple[Path, Any]]:
@@ -154,7 +139,7 @@ def _from_stdin() -> Iterator[tuple[Path, Any]]:
     except Exception:  # no image: then it is a list of paths
         lines = [line for line in data.decode(errors="surrogateescape").splitlines() if line.strip()]
         if not lines or b"\0" in data:
-            yield Path("-"), InputError("standard input holds neither an image nor paths, one a line.")
+            yield Path("-"), InputError("standard input holds neither an image nor paths, one per line.")
             return
         for line in lines:
             yield from _found(line)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .words import add_ram
+from .arguments import add_ram
 
 if TYPE_CHECKING:
     from ..experiments.engines import Engine
@@ -75,7 +75,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--tasks", type=int, metavar="N", help="cut the classes into N tasks; short for --set tasks=N")
     add_settings(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
-    parser.set_defaults(run=run, together=True)
+    parser.set_defaults(run=run, on_ranks=True)
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 
-from .words import plural
+from .arguments import Commands, add_command, add_model, whole_number
+from .text import plural
 
 _EPILOG = """\
 examples:
@@ -24,42 +24,37 @@ Needs:  pip install 'protodrift[serve]'
 _PARTS = ("fastapi", "uvicorn", "python_multipart")
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "serve",
+        run,
         help="answer over HTTP, with a page to drop photos on",
         description="Serves a model: an HTTP API, and a page that shows what it knows and how its classes moved.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+    add_model(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
-    parser.add_argument("--port", type=_whole(0), default=8000, help="port (default 8000; 0: any that is free)")
+    parser.add_argument("--port", type=whole_number(0), default=8000, help="port (default 8000; 0: any that is free)")
     parser.add_argument("--token-file", metavar="FILE", type=Path, help="a file with the token that clients must know")
     parser.add_argument("--device", default="cpu", help="where the network runs (default cpu)")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-body", type=_whole(1), default=32, metavar="MB", help="a request (default 32)")
-    limits.add_argument("--max-pixels", type=_whole(1), default=50, metavar="MILLIONS", help="an image (default 50)")
-    limits.add_argument("--max-images", type=_whole(1), default=64, metavar="N", help="in a request (default 64)")
+    limits.add_argument("--max-body", type=whole_number(1), default=32, metavar="MB", help="a request (default 32)")
     limits.add_argument(
-        "--max-in-flight", type=_whole(1), default=64, metavar="N", help="requests at a time (default 64)"
+        "--max-pixels", type=whole_number(1), default=50, metavar="MILLIONS", help="an image (default 50)"
     )
-    limits.add_argument("--timeout", type=_whole(1), default=30, metavar="SECONDS", help="for a request (default 30)")
-    parser.set_defaults(run=run)
-
-
-def _whole(low: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isdigit() or int(text) < low:
-            raise argparse.ArgumentTypeError(f"a whole number of at least {low} is needed, got {text!r}")
-        return int(text)
-
-    return read
+    limits.add_argument("--max-images", type=whole_number(1), default=64, metavar="N", help="in a request (default 64)")
+    limits.add_argument(
+        "--max-in-flight", type=whole_number(1), default=64, metavar="N", help="requests at a time (default 64)"
+    )
+    limits.add_argument(
+        "--timeout", type=whole_number(1), default=30, metavar="SECONDS", help="for a request (default 30)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load the model, listen, serve until told to stop."""
+    """Load the model, listen, serve until stopped."""
     from ..errors import InputError
 
     missing = [name for name in _PARTS if importlib.util.find_spec(name) is None]
@@ -75,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     token = None if args.token_file is None else read_token(args.token_file)
     if token is None and not is_loopback(args.host):
         raise InputError(
-            f"--host {args.host} lets other machines ask: add --token-file FILE. Make one: "
+            f"--host {args.host} lets other machines send requests: add --token-file FILE. Make one: "
             "python -c 'import secrets; print(secrets.token_urlsafe(32))' > token"
         )
     limits = Limits(

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .words import percent, plural, table
+from .arguments import Commands, add_command, whole_number
+from .text import percent, plural, table
 
 if TYPE_CHECKING:
     from ..vectors import HeldOutReport, Recalls, Transported
@@ -24,14 +25,15 @@ Parquet and FAISS need:  pip install 'protodrift[vectors]'
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "transport",
+        run,
         help="move stored embeddings into the space of an upgraded model",
         description="Moves a store of embeddings from a sample of pairs, without embedding the rest again.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--pairs-old", metavar="A.npy", type=Path, required=True, help="(N, D_old) by the old model")
     parser.add_argument("--pairs-new", metavar="B.npy", type=Path, required=True, help="(N, D_new) by the new model")
@@ -41,13 +43,16 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--metric", choices=("l2", "ip", "cosine"), help="of your searches (default: the index's, or l2)"
     )
-    parser.add_argument("--reembed", metavar="N", type=int, default=0, help="write the N rows worth re-embedding first")
+    parser.add_argument(
+        "--reembed", metavar="N", type=whole_number(0), default=0, help="write the N rows worth re-embedding first"
+    )
     parser.add_argument("--no-uncertainty", action="store_true", help="do not estimate how far each vector may be off")
     parser.add_argument("--held-out", metavar="SHARE", type=float, default=0.2, help="of the pairs (default: 0.2)")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the held-out pairs (default: 0)")
+    parser.add_argument(
+        "--seed", metavar="N", type=whole_number(0), default=0, help="of the held-out pairs (default: 0)"
+    )
     parser.add_argument("--force", action="store_true", help="replace files that are there")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,9 +1,10 @@
-"""`protodrift undo`: a model as it was before its last lesson."""
+"""`protodrift undo`: a model as it was before its last task."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from .arguments import Commands, add_command, add_model
 
 _EPILOG = """\
 examples:
@@ -12,17 +13,17 @@ examples:
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "undo",
-        help="go back to before the last lesson",
-        description="Makes the version before the last lesson current again, bit for bit, and removes the last one.",
+        run,
+        help="go back to before the last task",
+        description="Makes the version before the last task current again, bit for bit, and removes the last one.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
-    parser.set_defaults(run=run)
+    add_model(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,6 +38,6 @@ def run(args: argparse.Namespace) -> int:
     gone = [str(label) for label in before if label not in there]
     names = f" without {', '.join(gone[:5])}{' and others' if len(gone) > 5 else ''}" if gone else ""
     stays = (args.model / "versions" / str(left)).exists()
-    removed = "could not be removed: the next lesson does that" if stays else "was removed"
+    removed = "could not be removed: the next task does that" if stays else "was removed"
     print(f"{args.model} is version {now} again, {len(after)} classes{names}; version {left} {removed}")
     return 0

@@ -117,9 +117,9 @@ def _read_tensors(path: Path, digest: Any, mapped: bool) -> Tensors:
 def packed_parts(named: Tensors) -> Iterator[bytes]:
     """Yield the bytes of a safetensors file part by part; the same tensors always give the same bytes.
 
-    They are the bytes of `safetensors.torch.save_file`, which cannot be used: it refuses tensors that share memory
-    (tied weights, prototypes that did not move), reads tensors that lie in a file whole (`data.spill`), and leaves the
-    checksum to be taken from what the disk gives back.
+    They are the bytes of `safetensors.torch.save_file`, which is not used because it refuses tensors that share memory
+    (tied weights, prototypes that did not move), because the checksum would have to be taken from what the disk gives
+    back, and because its errors do not say which error of the disk they were.
     """
     order = sorted(named, key=lambda name: (-_DTYPE_ORDER.index(named[name].dtype), name))
     header, end = {}, 0

@@ -65,7 +65,7 @@ _WHAT = {
     "drift.safetensors": "what the last drift compensation did",
     "readout_state.safetensors": "what the read-out learned",
     "calibration.safetensors": "distances and temperatures",
-    "exemplars.safetensors": "IMAGES of old lessons, stored on request",
+    "exemplars.safetensors": "IMAGES of old tasks, stored on request",
     "manifest.json": "configuration, labels, tasks, checksums",
 }
 
@@ -165,9 +165,9 @@ def _described(path: Path, file: Path, size: int, kept: set[str]) -> File:
         if what:
             return File(name, size, what)
     if parts[0] == "versions" and len(parts) > 1 and (parts[1].isdigit() or parts[1].startswith(".new-")):
-        return File(name, size, "left by an interrupted or earlier writer; the next lesson removes it", ours=False)
+        return File(name, size, "left by an interrupted or earlier writer; the next task removes it", ours=False)
     if parts == (".CURRENT.new",):
-        return File(name, size, "left by an interrupted writer; the next lesson removes it", ours=False)
+        return File(name, size, "left by an interrupted writer; the next task removes it", ours=False)
     return File(name, size, "does not belong to the model", ours=False)
 
 

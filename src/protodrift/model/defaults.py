@@ -19,9 +19,10 @@ from ..learner import IncrementalClassifier
 from ..methods import Schedule
 from ..readouts import StreamingLDA
 from ..training.trainer import Training
+from .facts import backbone_name
 
 PHOTO_SIZE = 192
-"""Side of a photo for the pretrained network: about 30 photos a second and CPU core."""
+"""Side of a photo for the pretrained network: about 30 photos per second and CPU core."""
 
 PLAIN_SIZE = 64
 """Side of a photo for a network that starts from random weights."""
@@ -41,12 +42,12 @@ class Choice:
     Attributes:
         classifier: with all parameters set; it has learned nothing.
         size: side of a photo as the network sees it.
-        words: what was chosen and why, for people; may have several lines.
+        description: what was chosen and why; may have several lines.
     """
 
     classifier: IncrementalClassifier
     size: int
-    words: str
+    description: str
 
 
 def pretrained_installed() -> bool:
@@ -64,7 +65,7 @@ def choose(
 
     Args:
         known: the model that is to be extended, or None for a new one.
-        classes: photos of each class.
+        classes: photos per class.
         wanted: what the user says: size, train, epochs, seed.
         again: which of the classes are known.
     """
@@ -141,8 +142,7 @@ def _extended(
         new = {label: count for label, count in classes.items() if label not in set(again)}
         training = training_for(new or classes, pretrained=clf.weights is not None)
         clf.set_params(training=replace(training, epochs=wanted.get("epochs", training.epochs)))
-    start = clf.backbone if isinstance(clf.backbone, str) else type(clf.backbone).__name__
-    start = "the model's own network" if start == "auto" else start
+    start = "the model's own network" if clf.backbone == "auto" else backbone_name(clf)
     how = f"trained {clf.training.epochs} epochs" if trains else "left as it is"
     return Choice(clf, size, f"network: {start}, {how}; photos at {size} x {size}")
 

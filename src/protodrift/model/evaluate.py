@@ -49,7 +49,7 @@ class Evaluation:
     """What was measured.
 
     Attributes:
-        all, old, new: all known classes; those of earlier lessons; those of the last one. None without photos of them.
+        all, old, new: all known classes; those of earlier tasks; those of the last one. None without photos of them.
         per_class: for each known class that has photos: photos, share named rightly, what it is mostly taken for.
         never_learned: photos of classes that the model does not know.
         found_unknown: share of those that are called unknown; NaN without such photos.

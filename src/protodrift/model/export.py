@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import logging
-import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import nn
 
 from ..common import seeding
 from ..common.files import replace_file
+from ..common.machine import usable_cpus
 from ..errors import InputError
 from ..learner import IncrementalClassifier
 from ..networks.embedder import Embedder
@@ -181,7 +181,7 @@ def _check(clf: IncrementalClassifier, runtime: Any, content: bytes) -> float:
     """
     options = runtime.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = max(1, min(4, os.cpu_count() or 1))
+    options.intra_op_num_threads = min(4, usable_cpus())
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     images = _examples(clf, _CHECKED)
     embedding, distances, chosen = session.run(None, {"images": images.numpy()})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common import files
-from ..common.labels import Label
+from ..common.labels import Label, label_like
 from ..errors import InputError
 from ..learner import IncrementalClassifier
 from ..training.state import LearnerState, trained_with, unknown_class, without
@@ -37,7 +37,7 @@ def forget(path: str | Path, label: Label) -> Left:
 
     A version never changes once it is written: a new one without the class is written and becomes the only one. Killed
     in between, the old ones are still there; they are not on the chain any more, `inspect` names them, and forgetting
-    the class again, or the next lesson, removes them.
+    the class again, or the next task, removes them.
 
     Raises:
         InputError: if the model does not know the class.
@@ -49,7 +49,7 @@ def forget(path: str | Path, label: Label) -> Left:
         with files.locked(path):
             clf = IncrementalClassifier.load(path)
             state = clf.state_
-            label = _own_kind(label, state.prototypes.labels)
+            label = label_like(label, state.prototypes.labels)
             if label not in state.prototypes.labels:
                 return _finished(path, state, label)
             clf.state_ = without(state, label)
@@ -79,13 +79,3 @@ def _finished(path: Path, state: LearnerState, label: Label) -> Left:
 def _left(path: Path, state: LearnerState, removed: int, trained: bool | None) -> Left:
     shared = bool(state.readout_state) or any(state.trained.penalty_state)
     return Left(versions.read_current(path).version, len(state.prototypes), removed, trained, shared)
-
-
-def _own_kind(label: Label, labels: tuple[Label, ...]) -> Label:
-    """Return the label as the model has it: a command line knows only text."""
-    if isinstance(label, str) and labels and isinstance(labels[0], int):
-        try:
-            return int(label)
-        except ValueError:
-            return label
-    return label

@@ -1,10 +1,10 @@
-"""Learning from photos into a model directory: all or nothing, and an interrupted lesson goes on where it stopped.
+"""Learning from photos into a model directory: all or nothing, and an interrupted task goes on where it stopped.
 
-    with workplace("birds") as place:            # nobody else can write to birds/ now
-        plan = prepare(place, find_photos("photos/2026-11"))
-        outcome = carry_out(plan)                # birds/ has one more version, or is what it was
+    with locked_model("birds") as model:              # no other process can write to birds/ now
+        plan = plan_task(model, find_photos("photos/2026-11"))
+        learned = learn_task(plan)                    # birds/ has one more version, or is what it was
 
-The last finished epoch of a training under way is kept beside the model, in `birds.learning/`: weights, no images.
+While the network trains, its last finished epoch is kept beside the model, in `birds.learning/`: weights, no images.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import contextlib
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from ..common import files
-from ..common.labels import sorted_labels
+from ..common.labels import Label, sorted_labels
 from ..common.progress import Reporter, silent
-from ..data.arrays import InputSpec
-from ..data.examples import Examples
 from ..data.photos import Found, Photos, read_photos
-from ..distributed.world import current
+from ..distributed.world import World, current
 from ..distributed.writing import SharedCheckpoint
 from ..errors import InputError, RunError
 from ..experiments.store import EpochCheckpoint, Store
@@ -36,50 +35,69 @@ from ..training.task import check_new_classes
 from ..training.trainer import Checkpoint
 from . import versions
 from .defaults import Choice, choose
+from .facts import photo_size
 from .format import encode_param
 
 KEPT_VERSIONS = 5
-"""How many lessons can be undone is one less."""
+"""How many versions stay on disk; one task less can be undone."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A model directory that this process may write to.
+class ModelDirectory:
+    """A model directory that this process may learn into.
 
     Attributes:
         path: the directory.
+        world: the ranks that learn together; the first one writes.
         classifier: the model in it, or None if there is none yet.
-        version: the number of its current version; 0 if there is none.
+        current: the version that `classifier` was read from, or None.
     """
 
     path: Path
-    classifier: IncrementalClassifier | None
-    version: int
+    world: World
+    classifier: IncrementalClassifier | None = None
+    current: versions.Current | None = None
 
     @property
-    def unfinished(self) -> Path:
-        """Where the last finished epoch of a training under way is kept."""
-        return unfinished(self.path)
+    def state(self) -> LearnerState | None:
+        """What the model has learned, or None."""
+        return None if self.classifier is None else self.classifier.state_
+
+    @property
+    def next_task(self) -> int:
+        """The number of the next task, counted from 1."""
+        return 1 if self.state is None else len(self.state.tasks) + 1
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The classes that the model knows."""
+        return () if self.state is None else self.state.prototypes.labels
 
 
 def unfinished(path: Path) -> Path:
-    """Return where an interrupted lesson of a model is kept: beside it, by whatever name it is called."""
+    """Return where an interrupted task of a model is kept: beside it, by whatever name the model is called."""
     path = path.resolve()  # "." has no name
     return path.with_name(f"{path.name}.learning")
 
 
-def look(path: str | Path) -> Place:
-    """Return a model directory for looking only: nothing is locked or made."""
-    path = Path(path)
+def has_unfinished(path: str | Path) -> bool:
+    """Return whether an interrupted task lies beside a model."""
+    return any((unfinished(Path(path)) / "epochs").glob("learn-*"))
+
+
+def read_model(path: str | Path) -> ModelDirectory:
+    """Read a model directory without locking or making anything; it may be missing."""
+    path, world = Path(path), current()
     versions.check_target(path)
     if not (path / "CURRENT").exists():
-        return Place(path, None, 0)
-    return Place(path, IncrementalClassifier.load(path), versions.read_current(path).version)
+        return ModelDirectory(path, world)
+    saved = versions.read(path)
+    return ModelDirectory(path, world, IncrementalClassifier.from_saved(saved, path), saved.current)
 
 
 @contextlib.contextmanager
-def workplace(path: str | Path) -> Iterator[Place]:
-    """Lock a model directory, made if it is missing, for as long as a lesson takes; load what is in it.
+def locked_model(path: str | Path) -> Iterator[ModelDirectory]:
+    """Lock a model directory, made if it is missing, for as long as a task takes; read the model in it.
 
     Raises:
         ModelFileError: if it is something else, damaged, locked by another process, or cannot be written.
@@ -87,7 +105,7 @@ def workplace(path: str | Path) -> Iterator[Place]:
     path, world = Path(path), current()
     if not world.is_first:
         world.on_first(lambda: None)  # the first rank holds the lock for all
-        yield look(path)
+        yield read_model(path)
         return
     versions.check_target(path)
     missing = not path.exists()
@@ -96,12 +114,12 @@ def workplace(path: str | Path) -> Iterator[Place]:
             try:
                 path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(files.locked(path))
-            except OSError as error:  # of these two only: who writes a version explains what that meets
+            except OSError as error:  # of these two only: `versions.write` explains its own
                 raise versions.unwritable(path, error) from error
             world.on_first(lambda: None)
-            yield look(path)
+            yield read_model(path)
     finally:
-        if missing and not (path / "CURRENT").exists():  # an interrupted first lesson leaves nothing behind
+        if missing and not (path / "CURRENT").exists():  # an interrupted first task leaves nothing behind
             with contextlib.suppress(OSError):
                 _remove_empty(path)
 
@@ -117,22 +135,20 @@ def _remove_empty(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """A lesson that is ready to be carried out.
+    """A task that is ready to be learned.
 
     Attributes:
-        place: the model.
+        model: the model directory.
         found, photos: what was found, and what could be read.
-        learner: the classifier that will learn, with the parameters chosen for these photos.
-        choice: what was chosen, in words.
-        new: images of each new class.
-        refreshed: images of each known class that take part.
-        skipped_known: images of known classes that are passed over.
+        choice: the classifier that will learn, with the parameters chosen for these photos.
+        new: photos per new class.
+        refreshed: photos per known class that takes part.
+        skipped_known: photos of known classes that are passed over.
     """
 
-    place: Place
+    model: ModelDirectory
     found: Found
     photos: Photos
-    learner: IncrementalClassifier
     choice: Choice
     new: dict[str, int]
     refreshed: dict[str, int]
@@ -141,30 +157,18 @@ class Plan:
     @property
     def trains(self) -> bool:
         """Whether the network may be trained."""
-        task = 1 if self.state is None else len(self.state.tasks) + 1
-        return bool(self.new) and self.learner.schedule.trains(task)
+        return bool(self.new) and self.choice.classifier.schedule.trains(self.model.next_task)
 
     @property
-    def alike(self) -> list[tuple[str, str]]:
+    def case_variants(self) -> list[tuple[str, str]]:
         """New classes that differ only in case from a known one, and that one."""
-        labels = () if self.state is None else self.state.prototypes.labels
-        known = {str(label).casefold(): str(label) for label in labels}
+        known = {str(label).casefold(): str(label) for label in self.model.labels}
         return [(label, known[label.casefold()]) for label in self.new if label.casefold() in known]
-
-    @property
-    def examples(self) -> Examples:
-        """The images that take part."""
-        return self.photos.examples
-
-    @property
-    def state(self) -> LearnerState | None:
-        """What was known before."""
-        return None if self.place.classifier is None else self.place.classifier.state_
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a lesson did.
+class Learned:
+    """What learning a task did.
 
     Attributes:
         classifier: the model now.
@@ -177,19 +181,11 @@ class Outcome:
     resumed: int
 
 
-def known_classes(place: Place, found: Found) -> list[str]:
-    """Return which classes of the photos the model knows already."""
-    if place.classifier is None:
-        return []
-    known = set(place.classifier.state_.prototypes.labels)
-    return [label for label in found.classes if label in known]
-
-
-def prepare(
-    place: Place,
+def plan_task(
+    model: ModelDirectory,
     found: Found,
     *,
-    known: str = "error",
+    known: Literal["error", "skip", "refresh"] = "error",
     options: dict[str, Any] | None = None,
     ram: int | None = None,
     reporter: Reporter = silent,
@@ -197,9 +193,9 @@ def prepare(
     """Read the photos, and choose how to learn from them; nothing is written.
 
     Args:
-        place: the model.
+        model: the model directory.
         found: the photos.
-        known: what to do with photos of classes that the model knows: "error", "skip" or "refresh".
+        known: what to do with photos of classes that the model knows.
         options: what the user wants otherwise than `defaults.choose` would; None values are not wanted otherwise.
         ram: bytes of decoded photos held in memory; None: a share of what there is.
         reporter: shows progress.
@@ -207,46 +203,46 @@ def prepare(
     Raises:
         InputError: if there is nothing to learn, or a class is known and `known` is "error".
     """
-    state = None if place.classifier is None else place.classifier.state_
-    if state is not None:
-        if not _of_photos(state.spec):
-            raise InputError(f"{place.path} was made for {state.spec}, not for photos. Use the Python API for it.")
-        check_new_classes(state, sorted_labels(found.classes), "refresh")  # labels of one kind
-    again = known_classes(place, found)
+    if model.state is not None:
+        photo_size(model.state.spec, model.path)
+        check_new_classes(model.state, sorted_labels(found.classes), "refresh")  # labels of one kind
+    known_labels = frozenset(model.labels)
+    again = [label for label in found.classes if label in known_labels]
     if again and known == "error":
         names = ", ".join(repr(label) for label in again[:3]) + (" and others" if len(again) > 3 else "")
         raise InputError(
-            f"{place.path} knows {names} already ({len(again)} of {len(found.classes)} classes). Add --known skip to "
+            f"{model.path} knows {names} already ({len(again)} of {len(found.classes)} classes). Add --known skip to "
             "pass over their photos, or --known refresh to merge them into what is known."
         )
-    passed = sum(found.classes[label] for label in again) if known == "skip" else 0
+    skipped = 0
     if known == "skip":
-        found = found.only(lambda label: label not in set(again))
+        skipped = sum(found.classes[label] for label in again)
+        found = found.only(lambda label: label not in known_labels)
         if not found.files:
             raise InputError("nothing to learn: all classes are known. --known refresh would merge their photos.")
-    wanted = {name: value for name, value in (options or {}).items() if value is not None}
-    size = state.spec.shape[1] if state is not None else None
-    if size is not None and wanted.get("size", size) != size:
-        raise InputError(
-            f"{place.path} was made for photos of {size} x {size}; --size cannot change that. Leave it away."
-        )
-    choice = choose(place.classifier, found.classes, wanted, again)
+    choice = _choose(model, found, again, options or {})
     with reporter.reading("reading photos", len(found.files)) as on_file:
-        # In an unlinked file, if they do not fit: photos must not outlive the task, whatever ends it.
-        photos = read_photos(found, choice.size, on_file, ram=ram, folder=place.path)
-    counts = dict.fromkeys(sorted_labels(photos.examples.labels), 0)
-    for label in photos.examples.labels:
-        counts[label] += 1
-    new = {str(label): n for label, n in counts.items() if label not in set(again)}
-    refreshed = {str(label): n for label, n in counts.items() if label in set(again)}
-    return Plan(place, found, photos, choice.classifier, choice, new, refreshed, passed)
+        # In an unlinked temporary file, if they do not fit: photos must not outlive the task, whatever ends it.
+        photos = read_photos(found, choice.size, on_file, ram=ram, folder=model.path)
+    counts = Counter(photos.examples.labels)
+    parts: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    for label in sorted_labels(counts):
+        parts[label in known_labels][str(label)] = counts[label]
+    return Plan(model, found, photos, choice, *parts, skipped)
 
 
-def _of_photos(spec: InputSpec) -> bool:
-    return spec.is_image and spec.shape[0] == 3 and spec.shape[1] == spec.shape[2] and spec.scale == "uint8"
+def _choose(model: ModelDirectory, found: Found, again: list[str], options: dict[str, Any]) -> Choice:
+    wanted = {name: value for name, value in options.items() if value is not None}
+    if model.state is not None:
+        size = model.state.spec.shape[1]
+        if wanted.get("size", size) != size:
+            raise InputError(
+                f"{model.path} was made for photos of {size} x {size}; --size cannot change that. Leave it away."
+            )
+    return choose(model.classifier, found.classes, wanted, again)
 
 
-def carry_out(plan: Plan, reporter: Reporter = silent) -> Outcome:
+def learn_task(plan: Plan, reporter: Reporter = silent) -> Learned:
     """Learn, and write a new version; on any error the model is what it was.
 
     On several ranks all of them learn, from the same photos; the first one writes.
@@ -255,67 +251,57 @@ def carry_out(plan: Plan, reporter: Reporter = silent) -> Outcome:
         ModelFileError, RunError: if the disk is full or cannot be written.
         DivergedError: if training met a loss that is not finite.
     """
-    path, clf = plan.place.path, plan.learner
-    state, world = plan.state, current()
-    key = lesson_key(plan)
+    model, clf, world = plan.model, plan.choice.classifier, plan.model.world
+    key = task_key(plan)
     world.agree("the photos, the model or the threads", key)
-    # A network that is left as it is needs no room beside the model.
-    own = _own_checkpoint(plan, key) if world.is_first and plan.trains else None
+    # A network that is left as it is needs no place beside the model.
+    own = _checkpoint(model.path, key) if world.is_first and plan.trains else None
     checkpoint: Checkpoint = SharedCheckpoint(world, own)
     resumed = checkpoint.load()
-    task = 1 if state is None else len(state.tasks) + 1
-    with reporter.training(clf._validated_method(), task) as on_progress:
+    with reporter.training(clf._validated_method(), model.next_task) as on_progress:
         clf.state_ = clf.learned_from(
-            state,
+            model.state,
             plan.photos.spec,
-            plan.examples,
+            plan.photos.examples,
             on_progress=on_progress,
             checkpoint=checkpoint,
             source=plan.found.name,
         )
 
     def write() -> int:
-        version = versions.write(path, *clf.files(), keep=KEPT_VERSIONS, is_locked=True)
-        shutil.rmtree(plan.place.unfinished, ignore_errors=True)
+        version = versions.write(model.path, *clf.files(), keep=KEPT_VERSIONS, is_locked=True)
+        shutil.rmtree(unfinished(model.path), ignore_errors=True)
         return version
 
-    return Outcome(clf, world.on_first(write), 0 if resumed is None else int(resumed[0]["epoch"]))
+    return Learned(clf, world.on_first(write), 0 if resumed is None else int(resumed[0]["epoch"]))
 
 
-def _own_checkpoint(plan: Plan, key: str) -> EpochCheckpoint:
-    place = plan.place.unfinished
+def _checkpoint(path: Path, key: str) -> EpochCheckpoint:
+    """Return where the last finished epoch is kept; those of other tasks are removed."""
+    folder = unfinished(path)
     try:
-        store = Store(place)
+        store = Store(folder)
     except RunError as error:
         raise RunError(
-            f"cannot make {place}, where the last finished epoch is kept while the network trains: "
-            f"{getattr(error.__cause__, 'strerror', None) or error}. Make {place.parent} writable, or keep the model "
+            f"cannot make {folder}, where the last finished epoch is kept while the network trains: "
+            f"{getattr(error.__cause__, 'strerror', None) or error}. Make {folder.parent} writable, or keep the model "
             "in a folder that is."
         ) from error
     checkpoint = store.checkpoint("learn", key)
-    _drop_others(store, checkpoint)
+    own = {folder.name for folder in checkpoint._folders()}
+    for other in store.epochs.iterdir():
+        if other.name not in own:
+            shutil.rmtree(other, ignore_errors=True)
     return checkpoint
 
 
-def lesson_key(plan: Plan) -> str:
-    """Return a hash of everything that a training depends on: a checkpoint of another lesson is never taken up."""
-    digest = hashlib.sha256()
-    before = versions.read_current(plan.place.path).manifest_sha256 if plan.place.version else ""
-    params = {name: encode_param(value) for name, value in plan.learner.get_params(deep=False).items()}
-    facts = [before, params, list(plan.examples.labels), torch.__version__, torch.get_num_threads()]
-    digest.update(json.dumps(facts, sort_keys=True).encode())
-    for part in plan.examples.images.split(256):
+def task_key(plan: Plan) -> str:
+    """Return a hash of everything that a training depends on: a checkpoint of another task is never resumed."""
+    before = "" if plan.model.current is None else plan.model.current.manifest_sha256
+    params = {name: encode_param(value) for name, value in plan.choice.classifier.get_params(deep=False).items()}
+    examples = plan.photos.examples
+    facts = [before, params, list(examples.labels), torch.__version__, torch.get_num_threads()]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for part in examples.images.split(256):
         digest.update(part.clone().numpy().tobytes())  # a copy of this part: images may lie in a file
     return digest.hexdigest()
-
-
-def _drop_others(store: Store, checkpoint: EpochCheckpoint) -> None:
-    own = {folder.name for folder in checkpoint._folders()}
-    for folder in store.epochs.iterdir():
-        if folder.name not in own:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def has_unfinished(path: str | Path) -> bool:
-    """Return whether an interrupted lesson lies beside a model."""
-    return any((unfinished(Path(path)) / "epochs").glob("learn-*"))

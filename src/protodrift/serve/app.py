@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +17,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from .. import __version__
+from ..common.machine import usable_cpus
 from ..model import answers
 from ..report.page import style
 from . import images, schemas
@@ -104,7 +104,7 @@ class _Desk:
     def __init__(self, watched: Watched, limits: Limits) -> None:
         self.watched, self.limits = watched, limits
         self.batcher = Batcher()
-        self.decoders = ThreadPoolExecutor(max(2, min(4, os.cpu_count() or 2)), "decoding")
+        self.decoders = ThreadPoolExecutor(max(2, min(4, usable_cpus())), "decoding")
 
     async def answer(self, request: Request, kind: str) -> tuple[Served, list[str], Rows]:
         deadline = time.monotonic() + self.limits.seconds

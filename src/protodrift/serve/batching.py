@@ -105,7 +105,7 @@ class Batcher:
             return
         try:
             result = wanted[0].work(np.concatenate([job.images for job in wanted]))
-        except BaseException as error:  # whoever asked is told; the thread lives on
+        except BaseException as error:  # goes to those who asked; the thread lives on
             for job in wanted:
                 job.future.set_exception(error)
             return

@@ -129,7 +129,7 @@ class Guard:
                 )
                 await late(scope, receive, response.send)
         except ClientDisconnect:
-            pass  # nobody is there to be told
+            pass  # nobody waits for the answer
         finally:
             self.in_flight -= 1
 

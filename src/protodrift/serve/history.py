@@ -87,7 +87,7 @@ def _steps_of(path: Path, current: versions.Current) -> tuple[Step, ...]:
 def drift_map(steps: list[Step], state: LearnerState) -> dict[str, Any]:
     """Return what the page draws: all steps in one plane, with the numbers of every class, as JSON.
 
-    Lists with a value a class follow the order of `classes`; null: not there yet, or not known.
+    Lists with one value per class follow the order of `classes`; null: not there yet, or not known.
     """
     labels = state.prototypes.labels
     row_of = {label: row for row, label in enumerate(labels)}

@@ -59,7 +59,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def server_of(app: FastAPI, patience: float) -> uvicorn.Server:
-    """Return a server; when it is told to stop, it waits for requests in flight, so many seconds at most."""
+    """Return a server; when stopped, it waits for requests in flight, at most `patience` seconds."""
     config = uvicorn.Config(
         app,
         log_level="warning",

@@ -108,7 +108,7 @@ class ModelFacts(BaseModel):
 
 
 class MapStep(BaseModel):
-    """All prototypes after a task; lists have a value a class, null where it was not learned yet."""
+    """All prototypes after a task; lists have one value per class, null where it was not learned yet."""
 
     task: int = Field(examples=[2])
     x: list[float | None]

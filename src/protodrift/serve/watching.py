@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, ModelFileError, ProtodriftError
+from ..errors import ProtodriftError
 from ..learner import IncrementalClassifier
-from ..model import answers, versions
+from ..model import versions
+from ..model.facts import classes_document, model_document, photo_size
 from .history import Cache, drift_map, read_steps
 
 RETRY = 10.0
@@ -25,7 +26,7 @@ class Served:
         current: its number and the sha256 of its manifest, which names every byte of it.
         classifier: the model.
         size: side of an image as the network sees it.
-        documents: what is said about it, as JSON: "model", "classes", "map".
+        documents: what the API says about it, as JSON: "model", "classes", "map".
     """
 
     current: versions.Current
@@ -76,26 +77,15 @@ class Watched:
         return True
 
     def _read(self) -> Served:
-        for _ in range(5):
-            current = versions.read_current(self.path)
-            clf = IncrementalClassifier.from_saved(versions.read(self.path), self.path, **self.params)
-            # Numbers come again after an undo: only an unchanged digest says that this is what was read.
-            if versions.read_current(self.path) == current:
-                return self._served(current, clf)
-        raise ModelFileError(f"{self.path} changes faster than it can be read. Try again when the others are done.")
-
-    def _served(self, current: versions.Current, clf: IncrementalClassifier) -> Served:
-        spec = clf.state_.spec
-        if not spec.is_image or spec.shape[0] != 3 or spec.shape[1] != spec.shape[2] or spec.scale != "uint8":
-            raise InputError(f"{self.path} was made for {spec}, not for photos. Only models of photos can be served.")
-        name = self.path.resolve().name
+        saved = versions.read(self.path)
+        clf = IncrementalClassifier.from_saved(saved, self.path, **self.params)
+        version, state = saved.current.version, clf.state_
+        size = photo_size(state.spec, self.path)
+        steps = read_steps(self.path, state, self._cache)
         documents = {
-            "model": answers.about_model(name, current.version, clf),
-            "classes": answers.about_classes(current.version, clf.state_),
-            "map": {
-                "version": current.version,
-                **drift_map(read_steps(self.path, clf.state_, self._cache), clf.state_),
-            },
+            "model": model_document(self.path.resolve().name, version, clf),
+            "classes": classes_document(version, state),
+            "map": {"version": version, **drift_map(steps, state)},
         }
         as_bytes = {key: json.dumps(value, allow_nan=False).encode() for key, value in documents.items()}
-        return Served(current, clf, spec.shape[1], as_bytes)
+        return Served(saved.current, clf, size, as_bytes)

@@ -54,7 +54,7 @@ QUICK = ("--epochs", "1", "--size", "32", "--quiet")
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
-    """A model of two lessons; copied for every test that changes it."""
+    """A model of two tasks; copied for every test that changes it."""
     root = tmp_path_factory.mktemp("learned")
     patch = pytest.MonkeyPatch()
     patch.setattr(defaults, "pretrained_installed", lambda: False)
@@ -91,7 +91,7 @@ def test_a_dry_run_says_everything_and_changes_nothing(run, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["first"]
 
 
-def test_a_lesson_ends_with_a_summary_and_leaves_nothing_beside_the_model(learned, birds):
+def test_a_task_ends_with_a_summary_and_leaves_nothing_beside_the_model(learned, birds):
     assert sorted(p.name for p in learned.iterdir()) == ["birds", "first", "second"]
     clf = IncrementalClassifier.load(birds)
     assert clf.classes_.tolist() == ["green", "red", "blue", "white"]
@@ -193,7 +193,7 @@ def test_wrong_usage_is_status_2(run, args):
     assert stop.value.code == 2
 
 
-def test_an_interrupted_lesson_leaves_the_model_and_goes_on_where_it_stopped(run, birds, tmp_path, monkeypatch):
+def test_an_interrupted_task_leaves_the_model_and_goes_on_where_it_stopped(run, birds, tmp_path, monkeypatch):
     from protodrift.model import learn as learning
     from protodrift.training.trainer import _Run
 
@@ -215,27 +215,27 @@ def test_an_interrupted_lesson_leaves_the_model_and_goes_on_where_it_stopped(run
     assert "interrupted" in err
     assert files_of(birds) == before
     assert learning.has_unfinished(birds)
-    assert "an interrupted lesson waits" in run("inspect", "birds")[1]
+    assert "an interrupted task is kept" in run("inspect", "birds")[1]
     status, out, _ = run("learn", "birds", "third", "--epochs", "4", "--quiet")
     assert status == 0
     assert "went on after epoch 2" in out
     assert not (tmp_path / "birds.learning").exists()
     current = sorted((birds / "versions").iterdir())[-1].name
-    for file in (birds / "versions" / current).iterdir():  # bit for bit what an undisturbed lesson gives
+    for file in (birds / "versions" / current).iterdir():  # bit for bit what an undisturbed task gives
         assert file.read_bytes() == (tmp_path / "other" / "versions" / current / file.name).read_bytes(), file.name
 
 
-def test_an_interrupted_first_lesson_leaves_no_model(run, tmp_path, monkeypatch):
+def test_an_interrupted_first_task_leaves_no_model(run, tmp_path, monkeypatch):
     from protodrift.model import learn as learning
 
     photos(tmp_path / "first", "red", "green")
     with monkeypatch.context() as patch:
-        patch.setattr(learning, "carry_out", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(learning, "learn_task", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run("learn", "birds", "first", *QUICK)[0] == 130
     assert sorted(p.name for p in tmp_path.iterdir()) == ["first"]
 
 
-def test_a_reader_that_has_seen_enough_is_no_error_of_the_lesson(birds, tmp_path):
+def test_a_reader_that_has_seen_enough_is_no_error_of_the_task(birds, tmp_path):
     photos(tmp_path / "third", "gray", "dark", seed=3)
     learning = subprocess.Popen(
         [sys.executable, "-m", "protodrift", "learn", "birds", "third", "--epochs", "1", "--quiet"],
@@ -292,7 +292,7 @@ def test_what_needs_room_beside_the_model_says_so(run, birds, birds_and_no_room)
 
 @pytest.fixture
 def birds_and_no_room(tmp_path):
-    """New photos for the model birds, and something in the way of what an unfinished lesson would leave beside it."""
+    """New photos for the model birds, and something in the way of what an unfinished task would leave beside it."""
     photos(tmp_path / "third", "gray", "dark", seed=3)
     (tmp_path / "birds.learning").write_text("in the way")
 
@@ -405,8 +405,8 @@ def test_evaluate_tells_old_from_new_and_draws(run, birds, tmp_path):
     status, out, _ = run("evaluate", "birds", "test", "--confusion", "out/confusion.html", "--quiet")
     assert status == 0
     for words in (
-        "of earlier lessons",
-        "of the last lesson",
+        "of earlier tasks",
+        "of the last task",
         "never learned: 3 photos",
         "Recall@1",
         "mAP",
@@ -425,7 +425,7 @@ def test_evaluate_tells_old_from_new_and_draws(run, birds, tmp_path):
     assert result["all"]["auroc"] is not None
 
 
-def test_inspect_shows_lessons_classes_and_files(run, birds):
+def test_inspect_shows_tasks_classes_and_files(run, birds):
     status, out, _ = run("inspect", "birds", "--files")
     assert status == 0
     for words in (
@@ -475,10 +475,10 @@ def test_forget_says_that_a_frozen_network_was_not_trained(run, frozen):
 
 
 def test_two_writers_do_not_meet(run, birds):
-    from protodrift.model.learn import workplace
+    from protodrift.model.learn import locked_model
 
     before = files_of(birds)
-    with workplace(birds):
+    with locked_model(birds):
         for args in (("learn", "birds", "first", "--known", "refresh"), ("undo", "birds"), ("forget", "birds", "red")):
             status, _, err = run(*args)
             assert status == 1

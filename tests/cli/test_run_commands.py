@@ -113,12 +113,12 @@ def test_the_folder_recipe_asks_for_its_folder(fails, tmp_path):
     assert "photos is not a folder" in fails("run", "folder", "--data", tmp_path / "photos")
 
 
-@pytest.mark.parametrize("verb", [("demo",), ("run", "digits")])
-def test_a_place_that_cannot_be_written_fails_at_once(fails, tmp_path, verb):
+@pytest.mark.parametrize("name", [("demo",), ("run", "digits")])
+def test_a_place_that_cannot_be_written_fails_at_once(fails, tmp_path, name):
     (tmp_path / "file").write_text("mine")
     started = time.monotonic()
     for out in (tmp_path / "file", tmp_path / "file" / "below", "/proc/protodrift"):
-        assert str(out) in fails(*verb, "--out", out)
+        assert str(out) in fails(*name, "--out", out)
     assert time.monotonic() - started < 60  # not after the work
     assert (tmp_path / "file").read_text() == "mine"
 

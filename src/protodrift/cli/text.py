@@ -1,8 +1,7 @@
-"""Numbers and tables as people read them; shared by the verbs that talk about models."""
+"""Numbers and tables as people read them."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 
 
@@ -57,23 +56,3 @@ def span(values: Sequence[float], form: str = "{:.3g}") -> str:
     """
     low, high = form.format(min(values)), form.format(max(values))
     return low if low == high else f"{low} to {high}"
-
-
-def add_ram(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add `--ram`."""
-    parser.add_argument(
-        "--ram",
-        type=_bytes,
-        metavar="SIZE",
-        help=f"hold decoded {what} in memory up to this size, such as 8G (default: a quarter of the memory); more are "
-        "read from disk. Results are the same",
-    )
-
-
-def _bytes(text: str) -> int:
-    from ..common.ram import parse_bytes
-
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
