@@ -26,7 +26,8 @@ from protodrift.networks.build import build_embedder
 from protodrift.prototypes.store import ClassSums, Prototypes
 from protodrift.prototypes.update import compensate
 from protodrift.training import trainer
-from protodrift.training.trainer import Trained, Training, consolidate, train_network
+from protodrift.training.config import Training
+from protodrift.training.trainer import Trained, consolidate, train_network
 
 
 def loopback() -> int:

@@ -58,21 +58,26 @@ def network(tasks):
     return network.eval()
 
 
+@pytest.fixture(scope="module")
+def embedding(network):
+    return lambda images: embed(network, images, 256, fold=False)
+
+
 def counts(kept):
     return {label: kept.labels.count(label) for label in dict.fromkeys(kept.labels)}
 
 
-def test_a_total_is_shared_and_old_classes_give_up_their_last_ones(tasks, network):
-    first = Herding(total=15).keep(None, tasks[0], network)
-    both = Herding(total=15).keep(first, tasks[1], network)
+def test_a_total_is_shared_and_old_classes_give_up_their_last_ones(tasks, embedding):
+    first = Herding(total=15).keep(None, tasks[0], embedding)
+    both = Herding(total=15).keep(first, tasks[1], embedding)
     assert counts(first) == {3: 7, 8: 7}
     assert counts(both) == {3: 3, 8: 3, 1: 3, 7: 3}
     for label in (3, 8):
         assert torch.equal(both.of_classes([label]).ids, first.of_classes([label]).ids[:3])
 
 
-def test_what_is_kept_is_chosen_on_features_of_unit_length(tasks, network):
-    kept = Herding(per_class=4).keep(None, tasks[0], network)
+def test_what_is_kept_is_chosen_on_features_of_unit_length(tasks, network, embedding):
+    kept = Herding(per_class=4).keep(None, tasks[0], embedding)
     for label in (3, 8):
         members = tasks[0].of_classes([label])
         z = embed(network, members.images).double()
@@ -80,32 +85,32 @@ def test_what_is_kept_is_chosen_on_features_of_unit_length(tasks, network):
         assert kept.of_classes([label]).ids.tolist() == members.ids[algorithm_4(z.tolist(), 4)].tolist()
 
 
-def test_per_class_stays_the_same_however_many_classes_there_are(tasks, network):
+def test_per_class_stays_the_same_however_many_classes_there_are(tasks, embedding):
     memory = Herding(total=1, per_class=5)
-    both = memory.keep(memory.keep(None, tasks[0], network), tasks[1], network)
+    both = memory.keep(memory.keep(None, tasks[0], embedding), tasks[1], embedding)
     assert counts(both) == {3: 5, 8: 5, 1: 5, 7: 5}
 
 
-def test_a_memory_smaller_than_the_number_of_classes_keeps_one_of_each(tasks, network):
+def test_a_memory_smaller_than_the_number_of_classes_keeps_one_of_each(tasks, embedding):
     memory = Herding(total=3)
-    both = memory.keep(memory.keep(None, tasks[0], network), tasks[1], network)
+    both = memory.keep(memory.keep(None, tasks[0], embedding), tasks[1], embedding)
     assert counts(both) == {3: 1, 8: 1, 1: 1, 7: 1}
 
 
-def test_a_class_with_few_images_gives_what_it_has(tasks, network):
+def test_a_class_with_few_images_gives_what_it_has(tasks, embedding):
     few = tasks[0].at(torch.tensor([0, 1, 12, 13, 14]))
-    assert counts(Herding(total=100).keep(None, few, network)) == {3: 2, 8: 3}
+    assert counts(Herding(total=100).keep(None, few, embedding)) == {3: 2, 8: 3}
 
 
-def test_everything_keeps_everything(tasks, network):
-    both = Everything().keep(Everything().keep(None, tasks[0], network), tasks[1], network)
+def test_everything_keeps_everything(tasks, embedding):
+    both = Everything().keep(Everything().keep(None, tasks[0], embedding), tasks[1], embedding)
     assert both.ids.tolist() == tasks[0].ids.tolist() + tasks[1].ids.tolist()
 
 
-def test_nearest_exemplar_mean_is_icarls_algorithm_1(tasks, network):
+def test_nearest_exemplar_mean_is_icarls_algorithm_1(tasks, network, embedding):
     """mu_y: mean of the exemplars' unit features, brought back to unit length; the class is the nearest mu_y."""
     memory, readout = Herding(total=12), NearestExemplarMean()
-    kept = memory.keep(memory.keep(None, tasks[0], network), tasks[1], network)
+    kept = memory.keep(memory.keep(None, tasks[0], embedding), tasks[1], embedding)
     method = Method(SigmoidHeads(), exemplars=memory, readout=readout)
     old, _ = update_prototypes(None, method, task=1, new=tasks[0], z_new=embed(network, tasks[0].images), z_old=None)
     store, _ = update_prototypes(

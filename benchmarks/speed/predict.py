@@ -14,7 +14,7 @@ import torch
 from protodrift.drift import SDC
 from protodrift.learner import IncrementalClassifier
 from protodrift.networks.embedder import embed, evaluating, laid_out
-from protodrift.training.trainer import Training
+from protodrift.training.config import Training
 
 from .harness import Result, Setup, clocked, compared, interleaved
 from .material import pictures

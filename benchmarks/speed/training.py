@@ -35,7 +35,8 @@ from protodrift.networks.build import in_layout
 from protodrift.networks.embedder import Embedder
 from protodrift.objectives import Triplet
 from protodrift.objectives.metric import valid_triplets
-from protodrift.training.trainer import Trained, Training, train_network
+from protodrift.training.config import Training
+from protodrift.training.trainer import Trained, train_network
 
 from .elsewhere import Elsewhere
 from .harness import Result, Setup, Side, compared, interleaved, skipped

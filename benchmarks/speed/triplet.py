@@ -7,7 +7,6 @@ library's sampler, with as many triplets: seven for each anchor, which has seven
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from pytorch_metric_learning import distances, losses, miners, reducers
 from pytorch_metric_learning.utils import loss_and_miner_utils
 
 from protodrift.objectives import Triplet
-from protodrift.objectives.metric import MINING
+from protodrift.objectives.metric import MINING, Mining
 
 from .harness import Result, Setup, Side, clocked, compared, interleaved
 
@@ -49,14 +48,13 @@ def embeddings(batch: int, d: int = 512, seed: int = 0) -> tuple[torch.Tensor, t
     return torch.nn.functional.normalize(z, dim=1), rows
 
 
-def ours(mining: str) -> Loss:
+def ours(mining: Mining) -> Loss:
     """Return our loss as a function of embeddings and classes."""
     objective = Triplet(margin=MARGIN, mining=mining)
     draw = torch.Generator().manual_seed(0)
 
     def loss(z: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        step: Any = SimpleNamespace(z=z, targets=rows, generator=draw)
-        return objective.loss(step)
+        return objective.losses(z, rows, objective.draw(rows, draw), "mean")
 
     return loss
 

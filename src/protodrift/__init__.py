@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from .readouts import NearestClassMean as NearestClassMean
     from .readouts import NearestExemplarMean as NearestExemplarMean
     from .readouts import StreamingLDA as StreamingLDA
-    from .training.trainer import Training as Training
+    from .training.config import Training as Training
     from .vectors import transport as transport
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,23 +13,23 @@ import torch.nn.functional as F
 from .common.config import Config, optional, whole
 from .common.labels import sorted_labels
 from .data.examples import Examples
-from .distributed.passes import embedded
-from .distributed.world import current
-from .networks.embedder import Embedder
+
+Embed = Callable[[torch.Tensor], torch.Tensor]
+"""Images to their embeddings by the network after the task, (n, ...) -> (n, D)."""
 
 
 @dataclass(frozen=True)
-class Exemplars(Config):
+class Exemplars(Config, ABC):
     """What is kept of the images of finished tasks. Configuration only; the images are in the learner's state."""
 
     @abstractmethod
-    def keep(self, kept: Examples | None, new: Examples, network: Embedder) -> Examples:
+    def keep(self, kept: Examples | None, new: Examples, embed: Embed) -> Examples:
         """Return what to keep after a task.
 
         Args:
             kept: what was kept before it, or None.
             new: the task's own examples.
-            network: the network after the task.
+            embed: gives embeddings of images by the network after the task.
         """
 
 
@@ -38,7 +39,7 @@ class Everything(Exemplars):
 
     stores: ClassVar[str] = "all images"
 
-    def keep(self, kept: Examples | None, new: Examples, network: Embedder) -> Examples:
+    def keep(self, kept: Examples | None, new: Examples, embed: Embed) -> Examples:
         """Return all examples so far."""
         return new if kept is None else Examples.concatenate([kept, new])
 
@@ -61,7 +62,7 @@ class Herding(Exemplars):
     per_class: int | None = None
     rules: ClassVar = {"total": whole(1), "per_class": optional(whole(1))}
 
-    def keep(self, kept: Examples | None, new: Examples, network: Embedder) -> Examples:
+    def keep(self, kept: Examples | None, new: Examples, embed: Embed) -> Examples:
         """Return the exemplars of all classes, each class in herding order."""
         old = () if kept is None else tuple(dict.fromkeys(kept.labels))
         added = sorted_labels(new.labels)
@@ -73,7 +74,7 @@ class Herding(Exemplars):
             parts.append(members.at(torch.arange(min(quota, len(members)))))  # the first chosen follow the mean best
         for label in added:
             members = new.of_classes([label])
-            z = F.normalize(embedded(current(), network, members.images, 256, fold=False), dim=1)  # iCaRL: unit length
+            z = F.normalize(embed(members.images), dim=1)  # iCaRL: unit length
             parts.append(members.at(herding_order(z, quota)))
         return Examples.concatenate(parts)
 

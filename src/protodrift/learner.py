@@ -37,10 +37,12 @@ from .penalties import Penalty
 from .prototypes import DriftReport
 from .readouts import NearestClassMean, Readout, View
 from .training.calibration import distances_to, relative_distances
+from .training.checkpoint import Checkpoint
+from .training.config import Training
 from .training.evolution import readout_view
 from .training.state import LearnedTask, LearnerState
 from .training.task import Lesson, check_new_classes, learn
-from .training.trainer import Checkpoint, OnProgress, Training
+from .training.trainer import OnProgress
 
 Self = TypeVar("Self", bound="IncrementalClassifier")
 

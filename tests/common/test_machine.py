@@ -20,7 +20,9 @@ from protodrift.common import machine
 from protodrift.data import load_digits
 from protodrift.methods import Method
 from protodrift.networks import build_embedder, embed
-from protodrift.training.trainer import Trained, Training, advance
+from protodrift.training.config import Training
+from protodrift.training.trainer import Trained
+from tests.training.tasks import advance
 
 torch.set_num_threads(1)
 digits = load_digits()

@@ -34,11 +34,13 @@ from protodrift.experiments.tree import Tree
 from protodrift.methods import METHODS, Method, Schedule
 from protodrift.networks.build import build_embedder, embedding_options
 from protodrift.objectives import Triplet
-from protodrift.penalties import EWC, MAS, TaskContext, rewc
+from protodrift.penalties import EWC, MAS, rewc
 from protodrift.prototypes import ClassSums
 from protodrift.readouts import StreamingLDA
 from protodrift.training import trainer
-from protodrift.training.trainer import Trained, Training
+from protodrift.training.config import Training
+from protodrift.training.context import TaskContext
+from protodrift.training.trainer import Trained
 
 STEPS = 20
 CLASSES = 4
@@ -123,9 +125,9 @@ def train(
         warnings.simplefilter("ignore")
         for task, data in enumerate((first, second), 1):
             with watched(found, f"{name}/task{task}"):
-                trained = trainer.advance(
-                    trained, data, task=task, method=method, training=training, augment=augment, seed=5
-                )
+                common = {"task": task, "method": method, "seed": 5, "world": distributed.current()}
+                after = trainer.train_network(trained, data, training=training, augment=augment, **common)
+                trained = trainer.consolidate(after, trained, data, **common)
             for number, kept in enumerate(trained.penalty_state):
                 for key, value in kept.items():
                     if not key.startswith(("U1:", "U2:")):
@@ -168,7 +170,7 @@ def rotations(found: dict[str, torch.Tensor], world: World) -> None:
     spec = InputSpec(tuple(data.images.shape[1:]), "free", 0.0, float(data.images.max()))
     network = build_embedder("convnet", spec, embedding_dim=16, seed=3)
     network.standardize.fit(data.images)
-    context = TaskContext(network.double().eval(), Triplet(), data.images, data.targets_of((0, 1, 2)), 1, 5)
+    context = TaskContext(network.double().eval(), Triplet(), data.images, data.targets_of((0, 1, 2)), 1, 5, world)
     plain, rewc._axes = rewc._axes, lambda covariance: covariance
     try:
         for name, covariance in rewc.measure_rotations(context).items():

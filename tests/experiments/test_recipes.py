@@ -17,7 +17,7 @@ from protodrift.errors import InputError
 from protodrift.experiments.recipes import RECIPES, get_recipe, with_settings
 from protodrift.experiments.run import load_data
 from protodrift.networks.weights import describe_weights
-from protodrift.training.trainer import Training
+from protodrift.training.config import Training
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from protodrift.experiments.recipes import get_recipe
 from protodrift.experiments.setup import Network
 from protodrift.experiments.stages import KINDS, Given
 from protodrift.experiments.tree import Tree
-from protodrift.training.trainer import Training
+from protodrift.training.config import Training
 
 FAST = Training(epochs=1, learning_rate=3e-4)
 OBJECTIVE = Triplet(margin=0.5)

@@ -27,7 +27,7 @@ from protodrift.methods import METHODS
 from protodrift.objectives import Softmax
 from protodrift.penalties import SI
 from protodrift.readouts import MaxOverHeads
-from protodrift.training.trainer import Training
+from protodrift.training.config import Training
 
 TRIPLET = Triplet(margin=2.0)  # never zero on so few images
 FAST = Training(epochs=2, batch_size=16, images_per_class=8, learning_rate=3e-4)

@@ -14,8 +14,8 @@ from protodrift.experiments.store import Store
 from protodrift.experiments.tree import Tree
 from protodrift.methods import METHODS
 from protodrift.objectives import Softmax
+from protodrift.training.config import Training, Warmup, one_cycle
 from protodrift.training.step import Step
-from protodrift.training.trainer import Training, Warmup, one_cycle
 
 TRAINING = Training(
     epochs=3, learning_rate=0.05, weight_decay=5e-4, batch_size=64, epoch="shuffled", optimizer="sgd",
@@ -100,7 +100,7 @@ def test_label_smoothing_is_the_mixture_with_the_uniform_target(stream):
     start = tree(stream).trained(METHODS["FT"], 1)
     data = stream[0].data
     rows = data.targets_of(stream.task_classes[0])[:16]
-    step = Step(start.network, data.images[:16], rows, objective=objective, generator=torch.Generator())
+    step = Step(start.network, data.images[:16], rows, objective=objective)
     log_p = step.logits[-1].log_softmax(dim=1)
     for i in range(16):
         target = torch.full((log_p.shape[1],), smoothing / log_p.shape[1])

@@ -21,7 +21,7 @@ from protodrift.experiments.setup import Network
 from protodrift.experiments.tree import Tree
 from protodrift.methods import Schedule
 from protodrift.networks import embed
-from protodrift.training.trainer import Training
+from protodrift.training.config import Training
 
 FAST = Training(epochs=1, learning_rate=3e-4)
 

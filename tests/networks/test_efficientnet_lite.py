@@ -14,7 +14,7 @@ from protodrift import EWC, MAS, REWC, IncrementalClassifier
 from protodrift.data import InputSpec
 from protodrift.networks import build_embedder, embed
 from protodrift.networks.backbones.efficientnet_lite import EfficientNetLite, SameConv2d
-from protodrift.training.trainer import Training
+from protodrift.training.config import Training
 
 
 def reference(variant: int) -> torch.nn.Module:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ from protodrift.errors import InputError
 from protodrift.exemplars import Herding
 from protodrift.methods import Method
 from protodrift.networks import build_embedder, embed
-from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
-from protodrift.objectives.cosine import imprinted
-from protodrift.penalties import LwF, TaskContext
+from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax, imprinted_weights
+from protodrift.penalties import LwF
+from protodrift.training.config import Training
+from protodrift.training.context import TaskContext
 from protodrift.training.step import Step
-from protodrift.training.trainer import Trained, Training, train_network
+from protodrift.training.trainer import Trained, train_network
 
 COSINE = CosineHeads(scale=7.0)
 
@@ -40,8 +42,7 @@ def two_tasks():
                 objective.grow(network, size)
             networks.append(network)
         old, new = networks
-        generator = torch.Generator().manual_seed(0)
-        step = Step(new, images, rows, objective=objective, generator=generator, network_old=old)
+        step = Step(new, images, rows, objective=objective, network_old=old)
         return step, TaskContext(old, objective, images, rows, 2, 0)
 
     return make
@@ -71,7 +72,7 @@ def test_one_softmax_over_all_classes(two_tasks):
 def test_a_softmax_a_head_trains_the_newest_head_only(two_tasks):
     whole, _ = two_tasks(Softmax())
     new = whole.targets >= 2
-    args = {"objective": whole.objective, "generator": whole.generator}
+    args = {"objective": whole.objective}
     step = Step(whole.network, whole.images[new], whole.targets[new], **args)
     naive = [-log_softmax(step.logits[1][i].tolist(), int(y) - 2) for i, y in enumerate(step.targets)]
     torch.testing.assert_close(step.objective.single_losses(step), torch.tensor(naive, dtype=torch.float64))
@@ -126,7 +127,7 @@ def test_icarl_sends_no_gradient_into_the_old_network(two_tasks):
 @pytest.mark.parametrize("objective", [Softmax(), Softmax(over="all"), SigmoidHeads()])
 def test_the_output_that_mas_measures_is_all_heads_side_by_side(two_tasks, objective):
     step, _ = two_tasks(objective)
-    torch.testing.assert_close(objective.output(step.network, step.images), torch.cat(step.logits, dim=1))
+    torch.testing.assert_close(objective.output(step), torch.cat(step.logits, dim=1))
     assert decode(encode(objective)) == objective
 
 
@@ -161,7 +162,8 @@ def test_imprinted_weights_follow_their_formula(two_tasks):
     """Old classes' images (a memory's) take no part; the length is the mean length of old weights."""
     step, context = two_tasks(COSINE)
     old = step.network_old.heads[0].weight.detach()
-    ours = imprinted(context, old, 3)
+    new = step.targets >= 2
+    ours = imprinted_weights(context.embed(step.images[new]), step.targets[new] - 2, 3, old)
     length = sum(math.sqrt(sum(float(x) ** 2 for x in w)) for w in old) / 2
     for c in range(3):
         mean = torch.zeros(512, dtype=torch.float64)
@@ -176,7 +178,10 @@ def test_a_task_starts_with_imprinted_weights_and_the_first_with_ordinary_ones(t
     step, context = two_tasks(COSINE)
     network = copy.deepcopy(step.network_old)
     COSINE.start_task(network, context, 3)
-    torch.testing.assert_close(network.heads[1].weight.detach(), imprinted(context, network.heads[0].weight, 3))
+    new = context.targets >= 2
+    z, old = context.embed(context.images[new]), network.heads[0].weight.detach()
+    expected = imprinted_weights(z, context.targets[new] - 2, 3, old)
+    torch.testing.assert_close(network.heads[1].weight.detach(), expected)
     torch.testing.assert_close(network.heads[0].weight, step.network_old.heads[0].weight)
     first, plain = (build_embedder("convnet", load_digits().spec, embedding_dim=None, seed=0) for _ in range(2))
     with seeding.global_seed(0, "head"):
@@ -211,7 +216,9 @@ def test_eta_and_all_heads_are_trained_together():
     method = Method(COSINE, exemplars=Herding(8))
     args = {"method": method, "training": Training(epochs=1), "augment": None, "seed": 0}
     first = train_network(Trained(network.eval()), tasks[0], task=1, **args)
-    kept = Trained(first.network, first.classes, exemplars=method.exemplars.keep(None, tasks[0], first.network))
+    kept = Trained(
+        first.network, first.classes, exemplars=method.exemplars.keep(None, tasks[0], partial(embed, first.network))
+    )
     second = train_network(kept, tasks[1], task=2, **args)
     assert float(first.network.heads[0].eta) != 7.0
     assert second.network.heads[0].eta is second.network.heads[1].eta

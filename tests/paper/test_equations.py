@@ -6,29 +6,21 @@ import math
 import pytest
 import torch
 
-from protodrift.common.seeding import generator
 from protodrift.data import Examples
 from protodrift.drift import SDC, semantic_drift
 from protodrift.methods import Method
 from protodrift.metrics import prototype_distance
 from protodrift.networks import build_embedder, embed
-from protodrift.objectives import Triplet
-from protodrift.objectives.metric import valid_triplets
-from protodrift.penalties import EWC, MAS, LwF, TaskContext
+from protodrift.objectives import Triplet, batch_hard_loss, triplet_loss, valid_triplets
+from protodrift.penalties import EWC, MAS, LwF, alignment_loss, fisher, mas_importance, quadratic_penalty
 from protodrift.prototypes.store import Prototypes, class_means
 from protodrift.prototypes.update import compensate
 from protodrift.readouts import nearest_class_mean
+from protodrift.training.config import Training
+from protodrift.training.context import TaskContext
 from protodrift.training.step import Step
-from protodrift.training.trainer import Trained, Training, advance, train_network
-
-
-class FixedEmbeddings:
-    """A `Step` whose embeddings are given: objectives see nothing else of a network."""
-
-    def __init__(self, z, rows, z_old=None):
-        self.z, self.targets, self.z_old = z, rows, z_old
-        self.objective = Triplet()
-        self.generator = torch.Generator().manual_seed(0)
+from protodrift.training.trainer import Trained, train_network
+from tests.training.tasks import advance
 
 
 def distance(a, b):
@@ -80,8 +72,14 @@ def test_eq1_triplet_loss(batch, mining):
         assert all(q in negatives[a] for a, _, q in triplets)
     losses = [max(0.0, d[a][p] - d[a][q] + margin) for a, p, q in triplets]
     assert any(loss == 0 for loss in losses) or mining in ("batch-hard", "semi-hard")
-    ours = Triplet(margin=margin, mining=mining).loss(FixedEmbeddings(z, rows))
-    assert float(ours) == pytest.approx(sum(losses) / len(losses), abs=1e-7)
+    expected = pytest.approx(sum(losses) / len(losses), abs=1e-7)
+    assert float(triplet_loss(z, rows, margin, tuple(map(torch.tensor, zip(*triplets, strict=True))))) == expected
+    objective = Triplet(margin=margin, mining=mining)
+    assert float(objective.losses(z, rows, objective.draw(rows, torch.Generator().manual_seed(0)), "mean")) == expected
+    if mining == "all":
+        assert float(triplet_loss(z, rows, margin)) == expected
+    if mining == "batch-hard":
+        assert float(batch_hard_loss(z, rows, margin)) == expected
 
 
 def test_eq2_nearest_class_mean(batch):
@@ -106,12 +104,11 @@ def test_eq3_prototype(batch):
 @pytest.mark.parametrize("reading", ["paper", "released"])
 def test_eq4_alignment_loss(batch, reading):
     """L_LwF = ||z^t - z^{t-1}||; the released code takes half the sum of squares."""
-    z, rows = batch
+    z, _ = batch
     z_old = z.roll(1, dims=0)
-    ours = LwF(reading=reading).penalty(FixedEmbeddings(z, rows, z_old), {})
     lengths = [distance(a, b) for a, b in zip(z, z_old, strict=True)]
     naive = sum(lengths) / len(lengths) if reading == "paper" else 0.5 * sum(length**2 for length in lengths)
-    assert float(ours) == pytest.approx(naive, rel=1e-12)
+    assert float(alignment_loss(z, z_old, reading)) == pytest.approx(naive, rel=1e-12)
 
 
 def naive_penalty(importance, network, network_old):
@@ -143,9 +140,10 @@ def test_eq5_eq6_quadratic_penalty(digits_pair, penalty):
     network = moved_copy(digits_pair)
     objective = Triplet(margin=0.5)
     images = digits_pair.train.images
-    step = Step(network, images, rows, objective=objective, generator=generator(0), network_old=old)
+    step = Step(network, images, rows, objective=objective, network_old=old)
     loss = penalty.penalty(step, penalty.start_task(context, kept, network))
-    assert loss.item() == pytest.approx(naive_penalty(kept, network, old), rel=1e-9)
+    pure = quadratic_penalty(dict(network.named_parameters()), dict(old.named_parameters()), kept)
+    assert loss.item() == pure.item() == pytest.approx(naive_penalty(kept, network, old), rel=1e-9)
     loss.backward()
     for (name, theta), before in zip(network.named_parameters(), old.parameters(), strict=True):
         torch.testing.assert_close(theta.grad, kept[name] * (theta - before).detach(), rtol=1e-9, atol=1e-12)
@@ -156,8 +154,8 @@ def test_eq5_fisher_is_the_mean_squared_gradient_of_batch_losses(digits_pair):
     rows = digits_pair.train.targets_of(digits_pair.classes)
     objective = Triplet(margin=0.5, mining="all")
     context = TaskContext(network, objective, digits_pair.train.images, rows, 1, 0)
-    fisher = EWC().importance(context)
-    squares, batches = dict.fromkeys(fisher, 0.0), 0
+    kept = EWC().importance(context)
+    squares, batches = dict.fromkeys(kept, 0.0), 0
     for step in context.steps():
         assert len(step.targets) <= 32  # gamma 1e7 belongs to mini-batches of 32
         network.zero_grad()
@@ -165,7 +163,9 @@ def test_eq5_fisher_is_the_mean_squared_gradient_of_batch_losses(digits_pair):
         batches += 1
         for name, weight in network.named_parameters():
             squares[name] = squares[name] + weight.grad.square()
-    for name, value in fisher.items():
+    pure = fisher(network, (triplet_loss(step.z, step.targets, 0.5) for step in context.steps()))
+    for name, value in kept.items():
+        assert torch.equal(value, pure[name])
         torch.testing.assert_close(value, squares[name] / batches, rtol=1e-10, atol=1e-20)
         assert float(value.max()) > 0, f"no importance in {name}"
 
@@ -187,8 +187,8 @@ def test_eq5_fisher_of_anchors_is_the_mean_over_anchors_divided_by_the_batch_siz
             ]
             (gradient,) = torch.autograd.grad(sum(terms) / len(terms), [network.head.weight], retain_graph=True)
             squares, anchors = squares + gradient.square(), anchors + 1
-    fisher = EWC(fisher="single").importance(context)
-    torch.testing.assert_close(fisher["head.weight"], squares / anchors / 32, rtol=1e-6, atol=1e-15)
+    kept = EWC(fisher="single").importance(context)
+    torch.testing.assert_close(kept["head.weight"], squares / anchors / 32, rtol=1e-6, atol=1e-15)
 
 
 def test_eq6_omega_is_the_mean_absolute_gradient_of_the_squared_norm(digits_pair):
@@ -197,6 +197,7 @@ def test_eq6_omega_is_the_mean_absolute_gradient_of_the_squared_norm(digits_pair
     images = digits_pair.train.images[:9]
     context = TaskContext(network, Triplet(), images, torch.zeros(9, dtype=torch.long), 1, 0)
     omega = MAS().end_task(context, {}, {})
+    pure = mas_importance(network, images, network.raw)
     naive = {name: torch.zeros_like(weight) for name, weight in network.named_parameters()}
     for image in images:
         network.zero_grad()
@@ -204,6 +205,7 @@ def test_eq6_omega_is_the_mean_absolute_gradient_of_the_squared_norm(digits_pair
         for name, weight in network.named_parameters():
             naive[name] += weight.grad.abs() / len(images)
     for name, value in omega.items():
+        assert torch.equal(value, pure[name])
         torch.testing.assert_close(value, naive[name], rtol=1e-9, atol=1e-12)
         assert float(value.max()) > 0, f"no importance in {name}"
     again = MAS().end_task(context, omega, {})

@@ -16,7 +16,9 @@ from protodrift.experiments.tree import Tree
 from protodrift.networks import build_embedder
 from protodrift.networks.build import embedding_options
 from protodrift.objectives import Softmax, Triplet
-from protodrift.training.trainer import Trained, Training, advance, consolidate, train_network
+from protodrift.training.config import Training
+from protodrift.training.trainer import Trained, consolidate, train_network
+from tests.training.tasks import advance
 
 OBJECTIVES = {"softmax": Softmax(), "triplet": Triplet(margin=2.0)}  # at this margin no loss is ever zero
 TRAINING = Training(epochs=2, learning_rate=1e-3, batch_size=16)

@@ -10,9 +10,10 @@ from protodrift.data.arrays import InputSpec
 from protodrift.errors import InputError
 from protodrift.networks import build_embedder
 from protodrift.objectives import Softmax, Triplet
-from protodrift.penalties import Attention, LwF, TaskContext
+from protodrift.penalties import Attention, LwF
 from protodrift.penalties.attention import grad_cam
 from protodrift.readouts import MaxOverHeads
+from protodrift.training.context import TaskContext
 from protodrift.training.step import Step
 
 LWM = (LwF(), Attention())
@@ -37,7 +38,7 @@ def pair(small_digits):
 
 def step_of(old, new, images):
     rows = torch.tensor([5, 6] * 3)
-    return Step(new, images, rows, objective=Softmax(), generator=torch.Generator(), network_old=old)
+    return Step(new, images, rows, objective=Softmax(), network_old=old)
 
 
 def naive_map(network, image, chosen):
@@ -146,7 +147,6 @@ def test_lwm_trains_and_stays_nearer_to_the_old_attention(learn, tiny):
             images,
             torch.full((len(images),), 2),
             objective=Softmax(),
-            generator=torch.Generator(),
             network_old=states[1].network,
         )
         return Attention().penalty(step, {}).item()

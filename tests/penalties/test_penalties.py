@@ -9,7 +9,9 @@ from protodrift.methods import Method
 from protodrift.networks import build_embedder
 from protodrift.objectives import Triplet
 from protodrift.penalties import EWC, MAS, LwF
-from protodrift.training.trainer import Trained, Training, advance
+from protodrift.training.config import Training
+from protodrift.training.trainer import Trained
+from tests.training.tasks import advance
 
 OBJECTIVE = Triplet(margin=0.6)
 

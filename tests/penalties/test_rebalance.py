@@ -14,8 +14,10 @@ from protodrift.methods import Method
 from protodrift.networks import build_embedder
 from protodrift.objectives import CosineHeads, Softmax
 from protodrift.penalties import LessForget, MarginRanking
+from protodrift.training.config import Training
 from protodrift.training.step import Step
-from protodrift.training.trainer import Trained, Training, advance, train_network
+from protodrift.training.trainer import Trained, train_network
+from tests.training.tasks import advance
 
 OBJECTIVE = CosineHeads()
 
@@ -33,9 +35,8 @@ def step_of(classes, old, new):
     train = load_digits().train
     images = torch.cat([train.of_classes([label]).images[:4] for label in classes])
     rows = torch.tensor(classes).repeat_interleave(4)
-    generator = torch.Generator().manual_seed(0)
     networks = network_with([*old, new], 2), network_with(old, 1)
-    return Step(networks[0], images, rows, objective=OBJECTIVE, generator=generator, network_old=networks[1])
+    return Step(networks[0], images, rows, objective=OBJECTIVE, network_old=networks[1])
 
 
 def cosine(a, b):

@@ -11,8 +11,9 @@ from protodrift.data.arrays import InputSpec
 from protodrift.networks import build_embedder
 from protodrift.networks.backbones.resnet import ResNet
 from protodrift.objectives import Softmax, Triplet
-from protodrift.penalties import EWC, REWC, LwF, TaskContext
+from protodrift.penalties import EWC, REWC, LwF
 from protodrift.penalties.rewc import Rotated, measure_rotations, rotatable, turn, turn_fisher
+from protodrift.training.context import TaskContext
 from protodrift.training.step import Step
 
 IMAGES = InputSpec((2, 6, 6), "free", -3.0, 3.0)
@@ -187,7 +188,6 @@ def test_the_penalty_is_ewcs_in_rotated_weights():
         context.images,
         context.targets,
         objective=context.objective,
-        generator=torch.Generator(),
         network_old=context.network,
     )
     assert REWC().penalty(step, state).item() == pytest.approx(0, abs=1e-12)

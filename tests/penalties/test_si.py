@@ -11,9 +11,11 @@ from protodrift.data.arrays import InputSpec
 from protodrift.errors import InputError
 from protodrift.networks import build_embedder
 from protodrift.objectives import Softmax
-from protodrift.penalties import EWC, SI, TaskContext
+from protodrift.penalties import EWC, SI
+from protodrift.training.config import Training
+from protodrift.training.context import TaskContext
 from protodrift.training.step import Step
-from protodrift.training.trainer import Training, advance
+from tests.training.tasks import advance
 
 RATE = 1e-2
 OBJECTIVE = Softmax()
@@ -42,9 +44,7 @@ def by_verbs(si, network, network_old, kept, batches, task):
     state = dict(si.start_task(context, kept, network))
     optimizer = torch.optim.Adam(network.parameters(), lr=RATE, weight_decay=2e-4)
     for x, y in batches:
-        step = Step(
-            network, x, y + 2 * (task - 1), objective=OBJECTIVE, generator=torch.Generator(), network_old=network_old
-        )
+        step = Step(network, x, y + 2 * (task - 1), objective=OBJECTIVE, network_old=network_old)
         total = OBJECTIVE.loss(step)
         if network_old is not None:
             total = total + si.gamma * si.penalty(step, state)
@@ -112,14 +112,14 @@ def test_the_path_integral_is_the_decrease_of_the_loss():
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
     losses = []
     for _ in batches:
-        step = Step(network, x, y, objective=OBJECTIVE, generator=torch.Generator())
+        step = Step(network, x, y, objective=OBJECTIVE)
         loss = OBJECTIVE.loss(step)
         losses.append(float(loss.detach()))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         si.after_step(step, state)
-    end = float(OBJECTIVE.loss(Step(network, x, y, objective=OBJECTIVE, generator=torch.Generator())).detach())
+    end = float(OBJECTIVE.loss(Step(network, x, y, objective=OBJECTIVE)).detach())
     shares = sum(float(value.sum()) for name, value in state.items() if name.startswith("omega:"))
     assert losses[0] - end > 0.01
     assert shares == pytest.approx(losses[0] - end, rel=0.02)

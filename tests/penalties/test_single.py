@@ -8,15 +8,16 @@ from torch import nn
 
 from protodrift.networks import build_embedder
 from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
-from protodrift.penalties import EWC, TaskContext
+from protodrift.penalties import EWC
 from protodrift.penalties.base import IMPORTANCE_BATCH
-from protodrift.penalties.single import mean_squared_gradients
+from protodrift.penalties.ewc import single_fisher
+from protodrift.training.context import TaskContext
 
 
 @pytest.mark.parametrize("objective", [Softmax(), Softmax(over="all", smoothing=0.1), SigmoidHeads(), CosineHeads()])
 @pytest.mark.parametrize("elements", [2**26, 1])  # all images of a batch in one call, or one in a call
 def test_the_fisher_information_is_that_of_a_loop_over_images(small_digits, monkeypatch, objective, elements):
-    monkeypatch.setattr("protodrift.penalties.single._CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr("protodrift.penalties.gradients._CHUNK_ELEMENTS", elements)
     network = build_embedder("convnet", small_digits.spec, embedding_dim=None, normalize=False, seed=0)
     network.standardize.fit(small_digits.train.images)
     for classes in (3, 4):
@@ -36,7 +37,6 @@ def test_the_fisher_information_is_that_of_a_loop_over_images(small_digits, monk
                 step.images[i : i + 1],
                 step.targets[i : i + 1],
                 objective=objective,
-                generator=torch.Generator(),
             )
             gradients = torch.autograd.grad(objective.single_losses(one)[0], weights, allow_unused=True)
             count += 1
@@ -68,6 +68,6 @@ def test_a_module_that_cannot_be_vectorized_goes_the_long_way(small_digits):
     new = small_digits.train.at(torch.arange(20))
     context = TaskContext(network.eval(), objective, new.images, torch.tensor(new.labels), 1, 0)
     with pytest.raises(RuntimeError):
-        mean_squared_gradients(context)
+        single_fisher(context)
     fisher = EWC(fisher="single").importance(context)
     assert bool(fisher["backbone.layer.weight"].any())

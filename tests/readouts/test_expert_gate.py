@@ -14,7 +14,7 @@ from protodrift.experiments.tree import Tree
 from protodrift.methods import Method, Schedule
 from protodrift.objectives import Softmax
 from protodrift.readouts import ExpertGate, View, reconstruction_errors
-from protodrift.training.trainer import Training
+from protodrift.training.config import Training
 
 GATE = ExpertGate(hidden=2, epochs=40, learning_rate=1e-2)
 

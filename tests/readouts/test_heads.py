@@ -15,7 +15,7 @@ from protodrift.methods import Method
 from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
 from protodrift.penalties import LessForget, LwF, MarginRanking
 from protodrift.readouts import MaxOverClasses, MaxOverHeads, NearestExemplarMean, View
-from protodrift.training.trainer import Training
+from protodrift.training.config import Training
 
 
 @pytest.fixture

@@ -19,8 +19,10 @@ from protodrift.networks.embedder import laid_out
 from protodrift.networks.folding import folded
 from protodrift.objectives import CosineHeads, SigmoidHeads, Softmax
 from protodrift.penalties import EWC, LwF
+from protodrift.training.config import Training
 from protodrift.training.step import Step
-from protodrift.training.trainer import Trained, Training, _Run, advance, train_network
+from protodrift.training.trainer import Trained, _Run, train_network
+from tests.training.tasks import advance
 
 META = torch.device("meta")
 COLOR = InputSpec((3, 32, 32), "uint8", 0, 255)
@@ -47,7 +49,7 @@ def test_losses_and_penalties_are_made_where_the_batch_is(objective):
         networks.append(network.to(META))
     network, old = networks
     images, rows = torch.zeros(8, 3, 32, 32, device=META), torch.zeros(8, dtype=torch.long, device=META)
-    step = Step(network, images, rows, objective=objective, generator=torch.Generator(), network_old=old)
+    step = Step(network, images, rows, objective=objective, network_old=old)
     importances = {name: torch.ones(weight.shape) for name, weight in old.named_parameters()}  # on the CPU
     held = [LwF().penalty(step, {}), EWC().penalty(step, importances)]
     for value in (objective.loss(step), *held):

@@ -8,8 +8,10 @@ import torch
 from protodrift.data import CropFlip
 from protodrift.methods import METHODS, get_method
 from protodrift.networks import build_embedder
+from protodrift.training.config import Training
 from protodrift.training.step import KnownAnswers, Step
-from protodrift.training.trainer import Trained, Training, _Run, advance, asks_old_network_once, train_network
+from protodrift.training.trainer import Trained, _Run, asks_old_network_once, train_network
+from tests.training.tasks import advance
 
 TWICE = Training(epochs=2, batch_size=16)
 
@@ -85,7 +87,6 @@ def test_answers_are_the_old_networks_own(small_digits):
         images[batch],
         rows[batch],
         objective=method.objective,
-        generator=torch.Generator(),
         network_old=network,
         known_z_old=known.of(batch),
     )

@@ -19,8 +19,10 @@ from protodrift.methods import get_method
 from protodrift.networks import build_embedder
 from protodrift.networks.backbones.efficientnet_lite import SameConv2d
 from protodrift.objectives import Softmax, Triplet
+from protodrift.training.config import Training, Warmup
 from protodrift.training.step import Step
-from protodrift.training.trainer import Trained, Training, Warmup, advance, train_network
+from protodrift.training.trainer import Trained, train_network
+from tests.training.tasks import advance
 
 HALF = Training(epochs=2, batch_size=16, precision="bfloat16")
 CLASSES = [[3, 8], [1, 7]]
@@ -62,7 +64,6 @@ def test_the_backbone_computes_in_bfloat16_and_all_else_in_float32(small_digits)
         images,
         rows,
         objective=objective,
-        generator=torch.Generator(),
         network_old=network,
         autocast=torch.bfloat16,
     )
@@ -73,7 +74,7 @@ def test_the_backbone_computes_in_bfloat16_and_all_else_in_float32(small_digits)
     assert set(linear) == {torch.float32}
     loss.backward()
     assert all(weight.grad.dtype == torch.float32 for weight in network.backbone.parameters())
-    plain = Step(network, images, rows, objective=objective, generator=torch.Generator())
+    plain = Step(network, images, rows, objective=objective)
     assert torch.equal(plain.z, network(images))  # without it a step is the network's own pass
     assert torch.allclose(step.z, plain.z, atol=0.03)
     assert not torch.equal(step.z, plain.z)
@@ -92,7 +93,6 @@ def test_on_the_cpu_depthwise_convolutions_stay_float32():
         images,
         torch.tensor([0, 0, 1, 1]),
         objective=Triplet(),
-        generator=torch.Generator(),
         autocast=torch.bfloat16,
     )
     step.z.sum().backward()
@@ -164,8 +164,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(start, small_digits, n
     assert resumed.history == whole.history
 
 
-def test_stages_in_bfloat16_are_others_and_those_in_float32_are_known_by_their_old_description(small_digits, tmp_path):
-    assert "precision" not in encode(Training())
+def test_stages_in_bfloat16_are_others_than_those_in_float32(small_digits, tmp_path):
     assert decode(encode(HALF)) == HALF
     assert decode(encode(Training())).precision == "float32"
     stream = TaskStream(small_digits, classes=CLASSES)

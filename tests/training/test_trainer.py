@@ -13,7 +13,9 @@ from protodrift.methods import METHODS, Method, Schedule, get_method
 from protodrift.networks import build_embedder
 from protodrift.objectives import Triplet
 from protodrift.readouts import MaxOverHeads
-from protodrift.training.trainer import Trained, Training, advance, train_network
+from protodrift.training.config import Training
+from protodrift.training.trainer import Trained, train_network
+from tests.training.tasks import advance
 
 FAST = Training(epochs=1, learning_rate=1e-3)
 
@@ -216,7 +218,7 @@ def test_a_read_out_of_heads_needs_an_objective_that_classifies():
         Method(objective=Triplet(), readout=MaxOverHeads())
 
 
-@pytest.mark.parametrize("axis", ["objective", "penalty", "drift", "memory", "readout", "schedule"])
+@pytest.mark.parametrize("axis", ["objective", "penalty", "drift", "exemplars", "readout", "schedule"])
 def test_a_method_refuses_what_does_not_belong_on_an_axis(axis):
     with pytest.raises(InputError, match=axis):
         Method(**{axis: "EWC"})

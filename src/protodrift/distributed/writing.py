@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .world import Tensors, World
 
 if TYPE_CHECKING:
-    from ..training.trainer import Checkpoint
+    from ..training.checkpoint import Checkpoint
 
 
 class SharedCheckpoint:

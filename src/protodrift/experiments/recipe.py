@@ -17,7 +17,7 @@ from ..data.views import Augmentation, CropFlip, RandomCropFlip, ResizedCropFlip
 from ..distributed.world import ALONE, World
 from ..errors import InputError, did_you_mean
 from ..methods import Method
-from ..training.trainer import Training, Warmup
+from ..training.config import Training, Warmup
 from .setup import Network
 from .store import Store
 from .tree import Tree

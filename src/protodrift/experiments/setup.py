@@ -19,7 +19,7 @@ from ..methods import Method
 from ..networks.build import backbone_name, build_embedder, embedding_options
 from ..networks.embedder import Embedder
 from ..networks.weights import find_weights, pixel_statistics
-from ..training.trainer import Training, Warmup
+from ..training.config import Training, Warmup
 from .identity import fingerprint
 
 

@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..learner import IncrementalClassifier
 from ..methods import Schedule
 from ..readouts import StreamingLDA
-from ..training.trainer import Training
+from ..training.config import Training
 from .facts import backbone_name
 
 PHOTO_SIZE = 192

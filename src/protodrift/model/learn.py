@@ -30,9 +30,9 @@ from ..distributed.writing import SharedCheckpoint
 from ..errors import InputError, RunError
 from ..experiments.store import EpochCheckpoint, Store
 from ..learner import IncrementalClassifier
+from ..training.checkpoint import Checkpoint
 from ..training.state import LearnerState
 from ..training.task import check_new_classes
-from ..training.trainer import Checkpoint
 from . import versions
 from .defaults import Choice, choose
 from .facts import photo_size

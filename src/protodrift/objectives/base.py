@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
+from torch import nn
 
 from ..common.config import Config
-from ..training.step import Step
 
-if TYPE_CHECKING:
-    from ..networks.embedder import Embedder
-    from ..penalties.base import TaskContext
+
+class Network(Protocol):
+    """What an objective needs of a network in order to add heads to it."""
+
+    heads: nn.ModuleList
+    embedding_dim: int
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield its weights; a new head gets their type and device."""
+
+
+class Task(Protocol):
+    """What an objective sees of a task that begins."""
+
+    @property
+    def images(self) -> torch.Tensor:
+        """The task's training images, exemplars included, (N, ...)."""
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """Their classes, (N,): positions among all classes seen so far, in task order."""
+
+    def embed(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the old network's embeddings of some images, (n, ...) -> (n, D)."""
+
+
+class Step(Protocol):
+    """What an objective sees of one batch on its way through the network."""
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """Class of each image, (N,): positions among all classes seen so far, in task order."""
+
+    @property
+    def drawn(self) -> Any:
+        """What `Objective.draw` drew for this batch."""
+
+    @property
+    def raw(self) -> torch.Tensor:
+        """Embeddings before their normalization, (N, D)."""
+
+    @property
+    def z(self) -> torch.Tensor:
+        """Embeddings z^t, (N, D)."""
+
+    @property
+    def z_old(self) -> torch.Tensor:
+        """Embeddings z^{t-1} of the same views by the old network, (N, D); no gradient."""
+
+    @property
+    def logits(self) -> list[torch.Tensor]:
+        """The outputs of every classification head, (N, classes of its task) each."""
+
+    @property
+    def logits_old(self) -> list[torch.Tensor]:
+        """The outputs of the old network's heads; no gradient."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +76,7 @@ class Held:
 
     Attributes:
         kind: "embeddings"; "logits" (of softmax heads) or "sigmoids" (outputs before the sigmoid).
-        now, old: the same quantities in the network in training and in the old one; one pair a head for logits.
+        now, old: the same quantities by the network in training and by the old one; for logits one pair per head.
     """
 
     kind: Literal["embeddings", "logits", "sigmoids"]
@@ -31,8 +85,17 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Objective(Config):
-    """What a batch is trained for. Configuration only; it may read anything of the `Step`."""
+class Objective(Config, ABC):
+    """What a batch is trained for. Configuration only: the trainable parts are in the network.
+
+    Required are `missing_signal`, `loss`, `single_losses`, `held` and `output`. The optional hooks are
+
+        classifies     whether it classifies with heads on the backbone's pooled features
+        spans_tasks    whether it can train on images of old and new classes together
+        grow           add what the network needs for more classes
+        start_task     prepare the network in training for a task
+        draw           draw what the loss of a batch needs by chance
+    """
 
     classifies: ClassVar[bool] = False
     """Whether it classifies with heads on the backbone's pooled features (else: it trains an embedding)."""
@@ -42,12 +105,19 @@ class Objective(Config):
         """Whether it can train on images of old and new classes together, as exemplars need it."""
         return True
 
-    def grow(self, network: Embedder, classes: int) -> None:
+    def grow(self, network: Network, classes: int) -> None:
         """Give the network what it needs for `classes` more classes: a head, for objectives that classify."""
 
-    def start_task(self, network: Embedder, context: TaskContext, classes: int) -> None:
+    def start_task(self, network: Network, task: Task, classes: int) -> None:
         """Prepare the network in training for a task of new classes; by default it only grows."""
         self.grow(network, classes)
+
+    def draw(self, targets: torch.Tensor, generator: torch.Generator) -> Any:
+        """Return what the loss of a batch of these classes, (N,), needs by chance; the step carries it as `drawn`.
+
+        It is called once for every batch, in order, also where another process computes the batch: draws must depend
+        on `targets` and `generator` only.
+        """
 
     @abstractmethod
     def missing_signal(self, targets: torch.Tensor) -> str:
@@ -61,13 +131,10 @@ class Objective(Config):
     def single_losses(self, step: Step) -> torch.Tensor:
         """Return a loss for each image (or anchor) of the batch, (A,), for importances that need single losses."""
 
-    def skip(self, targets: torch.Tensor, generator: torch.Generator) -> None:
-        """Draw what `loss` would draw by chance for a batch of these classes, (N,), which another rank computes."""
-
     @abstractmethod
     def held(self, step: Step) -> Held:
         """Return what LwF holds."""
 
     @abstractmethod
-    def output(self, network: Embedder, images: torch.Tensor) -> torch.Tensor:
+    def output(self, step: Step) -> torch.Tensor:
         """Return the function's output whose sensitivity MAS measures, (N, outputs)."""

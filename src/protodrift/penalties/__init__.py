@@ -1,13 +1,17 @@
-"""L_C: what holds the old knowledge while a new task is learned."""
+"""L_C: what holds the old knowledge while a new task is learned.
 
-from .attention import Attention
-from .base import Penalty, TaskContext, Tensors
-from .ewc import EWC
-from .lwf import LwF
-from .mas import MAS
-from .rebalance import LessForget, MarginRanking
+A pure function per equation, and a configured penalty that calls it.
+"""
+
+from .attention import Attention, attention_loss, grad_cam
+from .base import Penalty, Tensors
+from .ewc import EWC, fisher
+from .importance import Importance, quadratic_penalty
+from .lwf import LwF, alignment_loss, distillation_loss, sigmoid_distillation_loss
+from .mas import MAS, mas_importance
+from .rebalance import LessForget, MarginRanking, less_forget_loss, margin_ranking_loss
 from .rewc import REWC
-from .si import SI
+from .si import SI, path_integral, si_importance
 
 __all__ = [
     "EWC",
@@ -15,10 +19,22 @@ __all__ = [
     "REWC",
     "SI",
     "Attention",
+    "Importance",
     "LessForget",
     "LwF",
     "MarginRanking",
     "Penalty",
-    "TaskContext",
     "Tensors",
+    "alignment_loss",
+    "attention_loss",
+    "distillation_loss",
+    "fisher",
+    "grad_cam",
+    "less_forget_loss",
+    "margin_ranking_loss",
+    "mas_importance",
+    "path_integral",
+    "quadratic_penalty",
+    "si_importance",
+    "sigmoid_distillation_loss",
 ]

@@ -1,83 +1,168 @@
-"""The interface of a penalty, and the one form that EWC and MAS share."""
+"""The interface of a penalty."""
 
 from __future__ import annotations
 
-import warnings
-from abc import abstractmethod
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Literal, Protocol
 
 import torch
+from torch import nn
 
-from .. import distributed
-from ..common import seeding
 from ..common.config import Config
-from ..data.batches import class_balanced_batches
-from ..errors import ImportanceWarning, InputError
-from ..networks.embedder import laid_out
-from ..training.step import Step
-
-if TYPE_CHECKING:
-    from ..networks.embedder import Embedder
-    from ..objectives import Objective
 
 Tensors = dict[str, torch.Tensor]
 """What a penalty keeps from task to task: named tensors, nothing else, so that they can be saved as they are."""
 
+Reduce = Callable[[Tensors], Tensors]
+"""Sums named tensors over all processes that measure together; names, shapes and types are the same on each."""
+
 IMPORTANCE_BATCH = 32  # Sec. 5: gamma 1e7 and 1e6 belong to importances measured on mini-batches of 32
 
 
-@dataclass(frozen=True)
-class TaskContext:
-    """A finished or beginning task, for the verbs `start_task` and `end_task`.
+class Held(Protocol):
+    """What LwF holds at the old network's answer; the objective names it."""
 
-    Attributes:
-        network: the network as it is at that moment, in eval mode, on its device.
-        objective: what it is trained for.
-        images: (N, ...) the task's training images.
-        targets: (N,) their classes: positions among all classes seen so far, in task order.
-        task: t, counted from 1.
-        seed: the run's seed.
-    """
+    @property
+    def kind(self) -> Literal["embeddings", "logits", "sigmoids"]:
+        """What it is."""
 
-    network: Embedder
-    objective: Objective
-    images: torch.Tensor
-    targets: torch.Tensor
-    task: int
-    seed: int
+    @property
+    def now(self) -> Sequence[torch.Tensor]:
+        """By the network in training, (N, outputs) each."""
 
-    def steps(self, batch_size: int = IMPORTANCE_BATCH) -> Iterator[Step]:
+    @property
+    def old(self) -> Sequence[torch.Tensor]:
+        """By the old network, of the same shapes; no gradient."""
+
+
+class Step(Protocol):
+    """What a penalty sees of one batch on its way through the network."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The network in training, F^t."""
+
+    @property
+    def network_old(self) -> nn.Module:
+        """The frozen network of the task before, F^{t-1}."""
+
+    @property
+    def images(self) -> torch.Tensor:
+        """The batch, (N, ...)."""
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """Class of each image, (N,): positions among all classes seen so far, in task order."""
+
+    @property
+    def z(self) -> torch.Tensor:
+        """Embeddings z^t, (N, D)."""
+
+    @property
+    def z_old(self) -> torch.Tensor:
+        """Embeddings z^{t-1} of the same views, (N, D); no gradient."""
+
+    @property
+    def logits(self) -> list[torch.Tensor]:
+        """The outputs of every classification head, (N, classes of its task) each."""
+
+    @property
+    def logits_old(self) -> list[torch.Tensor]:
+        """The outputs of the old network's heads; no gradient."""
+
+    @property
+    def feature_maps(self) -> torch.Tensor:
+        """Maps of the backbone's last convolution, (N, C, h, w)."""
+
+    @property
+    def old(self) -> Step:
+        """The same views through the old network."""
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """L_ML of the batch, a scalar."""
+
+    @property
+    def single_losses(self) -> torch.Tensor:
+        """L_ML of each image or anchor, (A,)."""
+
+    @property
+    def output(self) -> torch.Tensor:
+        """The function's output whose sensitivity MAS measures, (N, outputs)."""
+
+    @property
+    def held(self) -> Held:
+        """What LwF holds."""
+
+    def scores_of_maps(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of all heads for feature maps of this step's network, (N, C, h, w) -> (N, K)."""
+
+
+class Context(Protocol):
+    """A task that begins or has ended, as `start_task` and `end_task` see it."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The network as it is at that moment, in eval mode, on its device."""
+
+    @property
+    def images(self) -> torch.Tensor:
+        """The task's training images, (N, ...)."""
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """Their classes, (N,): positions among all classes seen so far, in task order."""
+
+    @property
+    def task(self) -> int:
+        """t, counted from 1."""
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the objective classifies with heads: then an image's loss is its own."""
+
+    def missing_signal(self) -> str:
+        """Say why these images cannot train the objective, or return "" if they can."""
+
+    def steps(self) -> Iterator[Step]:
         """Yield one full pass of class-balanced batches of un-augmented images.
 
-        On several ranks each gets every W-th batch, whole: what is measured must be summed over ranks
-        (`distributed.current().sum`).
+        Where several processes measure together each gets some of the batches: what is measured goes through `reduce`.
         """
-        device = next(self.network.parameters()).device
-        batches = class_balanced_batches(
-            self.targets,
-            batch_size=batch_size,
-            images_per_class=8,
-            epoch="full",
-            generator=seeding.generator(self.seed, "importance batches", self.task),
-        )
-        mining = seeding.generator(self.seed, "importance mining", self.task)
-        world = distributed.current()
-        for number, batch in enumerate(batches):
-            if number % world.size != world.rank:
-                self.objective.skip(self.targets[batch], mining)  # the next batch is mined as if this one had been
-                continue
-            images, targets = laid_out(self.images[batch], device), self.targets[batch].to(device)
-            yield Step(self.network, images, targets, objective=self.objective, generator=mining)
+
+    def step(self, images: torch.Tensor, targets: torch.Tensor) -> Step:
+        """Return a step of some images."""
+
+    def share(self) -> torch.Tensor:
+        """Return the images that this process measures, (n, ...): all of them, unless there are several."""
+
+    def reduce(self, tensors: Tensors) -> Tensors:
+        """Return the sums over all processes."""
+
+    def with_network(self, network: nn.Module) -> Context:
+        """Return the same task with another network."""
 
 
 @dataclass(frozen=True)
-class Penalty(Config):
+class Penalty(Config, ABC):
     """What is added to the objective, L = L_ML + gamma * L_C (Eq. 7), from the second task on.
 
-    Configuration only. What a penalty must remember goes through its verbs as named tensors: `start_task` gets what
-    `end_task` kept; what it returns is the task's `state`, given to `penalty`, `after_step` and `end_task`.
+    Configuration only. What a penalty must remember are named tensors: `start_task` gets what `end_task` returned after
+    the task before; what it returns is the task's `state`, given to `penalty`, `after_step` and `end_task`.
+
+    Required is `penalty`. The optional hooks are
+
+        start_task          prepare for the training of a task
+        after_step          look at the weights after an optimizer step
+        merge               undo what `start_task` did to the network
+        end_task            measure what to keep
+        names_weights       what it keeps belongs to single weights
+        turns_weights       it trains other weights under the same names
+        needs_maps          it looks at feature maps
+        asks_old_network    it asks for the old network's answers
+        follows_path        it watches every step, the first task's too
     """
 
     gamma: float
@@ -97,12 +182,12 @@ class Penalty(Config):
     follows_path: ClassVar[bool] = False
     """Whether `after_step` watches the training, the first task's too (then that task cannot be shared)."""
 
-    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
-        """Prepare for the training of a task.
+    def start_task(self, context: Context, penalty_state: Tensors, network: nn.Module) -> Tensors:
+        """Prepare for the training of a task, and return its state.
 
         Args:
             context: the task's images, and the old network.
-            penalty_state: what `end_task` kept after the task before; empty before the second task.
+            penalty_state: what `end_task` returned after the task before; empty before the second task.
             network: the network about to be trained; it may be reparametrized here if `merge` undoes it.
         """
         return penalty_state
@@ -114,99 +199,9 @@ class Penalty(Config):
     def after_step(self, step: Step, state: Tensors) -> None:
         """Look at the weights after an optimizer step; path integrals update `state` here."""
 
-    def merge(self, network: Embedder, state: Tensors) -> None:
+    def merge(self, network: nn.Module, state: Tensors) -> None:
         """Undo what `start_task` did to the network, after the last step; nobody else ever sees it."""
 
-    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
+    def end_task(self, context: Context, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Return what to keep after a task, from what was kept before it and the state at the end of its training."""
         return {}
-
-
-@dataclass(frozen=True)
-class Importance(Penalty):
-    """L_C = sum_p 1/2 I_p (theta_p - theta_p^{t-1})^2: weights are held in proportion to their importance I_p.
-
-    EWC (Eq. 5, I = Fisher information F) and MAS (Eq. 6, I = sensitivity Omega) differ only in how I is measured. The
-    anchor theta^{t-1} is the old network itself; it is not stored twice.
-    """
-
-    stores: ClassVar[str] = "an importance for every weight"
-    names_weights: ClassVar[bool] = True
-
-    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
-        """Check that there is an importance for every weight of the old network (a new head has none)."""
-        missing = [name for name, _ in context.network.named_parameters() if name not in penalty_state]
-        if missing:
-            raise InputError(
-                f"{type(self).__name__} needs importances measured after the task before, but this model has none: it "
-                "learned that task with another penalty. Use this penalty from the first task on."
-            )
-        # What has no importance is not held at all. A gradient of zero would not leave it alone: Adam makes whole steps
-        # of the weight decay that it adds, and in two epochs the head of an older task loses half its length.
-        return {name: value for name, value in penalty_state.items() if bool(value.any())}
-
-    def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
-        """Return sum_p 1/2 I_p (theta_p - theta_p^{t-1})^2."""
-        old = self.anchor(step, state)
-        terms = [
-            (state[name].to(theta.device) * (theta - old[name].to(theta.device)).square()).sum()
-            for name, theta in step.network.named_parameters()
-            if name in old and name in state
-        ]
-        return 0.5 * torch.stack(terms).sum() if terms else torch.zeros(())
-
-    def anchor(self, step: Step, state: Tensors) -> Tensors:
-        """Return theta^{t-1} by name."""
-        return {name: theta.detach() for name, theta in step.network_old.named_parameters()}
-
-    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
-        """Measure the importances on the finished task."""
-        importance = self.importance(context)
-        if not any(bool(value.any()) for value in importance.values()):
-            warnings.warn(
-                f"{type(self).__name__}: all importances after task {context.task} are zero, so this penalty holds "
-                "nothing in the next task. The loss may already be zero on every batch: try a larger margin.",
-                ImportanceWarning,
-                stacklevel=2,
-            )
-        if self.accumulate and penalty_state:
-            importance = {
-                name: value + penalty_state[name] if name in penalty_state else value
-                for name, value in importance.items()
-            }
-        return importance
-
-    @property
-    @abstractmethod
-    def accumulate(self) -> bool:
-        """Whether importances are summed over tasks; else the last task's replace the older ones."""
-
-    @abstractmethod
-    def importance(self, context: TaskContext) -> Tensors:
-        """Return I_p >= 0 for every parameter, by name, on the CPU."""
-
-
-def squared_gradients(network: Embedder, losses: Iterator[torch.Tensor]) -> Tensors:
-    """Return the mean over scalar `losses` of the squared gradient of each weight, by name, on the CPU.
-
-    On several ranks: the mean over the losses of all of them.
-    """
-    names, weights = zip(*network.named_parameters(), strict=True)
-    sums = [torch.zeros_like(weight) for weight in weights]
-    count = 0
-    for loss in losses:
-        count += 1
-        if not loss.requires_grad:  # no valid triplet in this batch: its gradient is zero
-            continue
-        gradients = torch.autograd.grad(loss, weights, allow_unused=True, retain_graph=True)
-        for total, gradient in zip(sums, gradients, strict=True):
-            if gradient is not None:
-                total += gradient.square()
-    world = distributed.current()
-    if not world.alone:
-        number = torch.tensor([count])
-        world.sum([number], "importances")
-        world.sum(sums, "importances")
-        count = int(number)
-    # Plain layout, as it is after saving and loading: the layout decides the last bits of a sum.
-    return {name: (total / max(count, 1)).cpu().contiguous() for name, total in zip(names, sums, strict=True)}

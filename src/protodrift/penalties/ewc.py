@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from torch import nn
 
 from ..common.config import flag, number, one_of
-from .base import IMPORTANCE_BATCH, Importance, TaskContext, Tensors, squared_gradients
-from .single import mean_squared_gradients
+from .base import IMPORTANCE_BATCH, Context, Reduce, Tensors
+from .gradients import image_gradients, mean_squared_gradients
+from .importance import Importance
+
+
+def fisher(network: nn.Module, losses: Iterable[torch.Tensor], reduce: Reduce | None = None) -> Tensors:
+    """Return the diagonal of the (empirical) Fisher information, F_p = mean over losses of (d loss / d theta_p)^2.
+
+    Args:
+        network: whose weights.
+        losses: scalars with gradient, one per mini-batch or one per image; they may be made one by one.
+        reduce: sums over processes that have some of the losses each.
+
+    Returns:
+        F by name of the weight, in its shape, on the CPU.
+
+    >>> network = nn.Linear(1, 1, bias=False)
+    >>> fisher(network, (network(x).sum() for x in torch.tensor([[[1.0]], [[3.0]]])))
+    {'weight': tensor([[5.]])}
+    """
+    return mean_squared_gradients(network, losses, reduce)
 
 
 @dataclass(frozen=True)
@@ -28,25 +49,37 @@ class EWC(Importance):
     """
 
     gamma: float = 1e7
-    fisher: str = "batch"
+    fisher: Literal["batch", "single"] = "batch"
     accumulate: bool = False
     rules: ClassVar = {"gamma": number(0), "fisher": one_of("batch", "single"), "accumulate": flag}
 
-    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
+    def end_task(self, context: Context, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Measure F; a task of one class has no loss to measure it with, so what was known before it stays."""
-        if context.objective.missing_signal(context.targets):
+        if context.missing_signal():
             zeros = {name: torch.zeros_like(weight) for name, weight in context.network.named_parameters()}
             return {**zeros, **penalty_state}
         return super().end_task(context, penalty_state, state)
 
-    def importance(self, context: TaskContext) -> Tensors:
+    def importance(self, context: Context) -> Tensors:
         """Return F_p, the (approximate) diagonal of the Fisher information."""
-        objective = context.objective
         if self.fisher == "batch":
-            return squared_gradients(context.network, (objective.loss(step) for step in context.steps()))
-        if objective.classifies:  # an image's loss is its own: no other image of the batch has a part in it
+            return fisher(context.network, (step.loss for step in context.steps()), context.reduce)
+        return {name: value / IMPORTANCE_BATCH for name, value in self._single(context).items()}
+
+    def _single(self, context: Context) -> Tensors:
+        if context.classifies:  # an image's loss is its own: no other image of the batch has a part in it
             # A module that torch.func cannot vectorize goes the long way.
             with suppress(RuntimeError):
-                return {name: f / IMPORTANCE_BATCH for name, f in mean_squared_gradients(context).items()}
-        single = (loss for step in context.steps() for loss in objective.single_losses(step))
-        return {name: f / IMPORTANCE_BATCH for name, f in squared_gradients(context.network, single).items()}
+                return single_fisher(context)
+        single = (loss for step in context.steps() for loss in step.single_losses)
+        return fisher(context.network, single, context.reduce)
+
+
+def single_fisher(context: Context) -> Tensors:
+    """Return mean_i (d l_i / d theta)^2 where an image's loss l_i depends on that image alone."""
+
+    def loss(image: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return context.step(image, target).single_losses.sum()
+
+    batches = ((step.images, step.targets) for step in context.steps())
+    return image_gradients(context.network, loss, batches, torch.square, context.reduce)

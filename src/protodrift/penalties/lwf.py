@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 
 from ..common.config import number, one_of
-from ..training.step import Step
-from .base import Penalty, Tensors
+from .base import Penalty, Step, Tensors
+
+Reading = Literal["paper", "released"]
+
+
+def alignment_loss(z: torch.Tensor, z_old: torch.Tensor, reading: Reading = "paper") -> torch.Tensor:
+    """Return L_LwF = || z_i^t - z_i^{t-1} || (Eq. 4), (N, D), (N, D) -> scalar.
+
+    Args:
+        z, z_old: embeddings of the same views by the new and the old network.
+        reading: "paper": the mean of the norms; "released": 1/2 the sum of squares over batch and dimensions.
+
+    >>> z, z_old = torch.tensor([[3.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.0, 4.0], [1.0, 0.0]])
+    >>> alignment_loss(z, z_old), alignment_loss(z, z_old, "released")
+    (tensor(2.5000), tensor(12.5000))
+    """
+    difference = z - z_old
+    if reading == "released":
+        return 0.5 * difference.square().sum()
+    lengths: torch.Tensor = torch.linalg.vector_norm(difference, dim=1)
+    return lengths.mean()
+
+
+def distillation_loss(logits: torch.Tensor, logits_old: torch.Tensor, temperature: float = 2.0) -> torch.Tensor:
+    """Return -sum_c p_old(c) log p(c), probabilities at a temperature, mean over images: (N, C), (N, C) -> scalar.
+
+    >>> distillation_loss(torch.zeros(1, 4), torch.zeros(1, 4)).exp()
+    tensor(4.)
+    """
+    target = (logits_old / temperature).softmax(dim=1)
+    return -(target * (logits / temperature).log_softmax(dim=1)).sum(dim=1).mean()
+
+
+def sigmoid_distillation_loss(outputs: Sequence[torch.Tensor], outputs_old: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return sum_c BCE(sigmoid(o_c), sigmoid(o_c^{t-1})) over the classes of all heads, mean over images (iCaRL).
+
+    Args:
+        outputs, outputs_old: the heads' outputs before the sigmoid, (N, classes of the head) each.
+
+    >>> sigmoid_distillation_loss([torch.zeros(1, 2)], [torch.zeros(1, 2)]).exp()
+    tensor(4.)
+    """
+    terms = [
+        F.binary_cross_entropy_with_logits(now, old.sigmoid(), reduction="none")
+        for now, old in zip(outputs, outputs_old, strict=True)
+    ]
+    return torch.cat(terms, dim=1).sum(dim=1).mean()
 
 
 @dataclass(frozen=True)
@@ -30,30 +76,16 @@ class LwF(Penalty):
 
     asks_old_network: ClassVar[bool] = True
     gamma: float = 1.0
-    reading: str = "paper"
+    reading: Reading = "paper"
     temperature: float = 2.0
     rules: ClassVar = {"gamma": number(0), "reading": one_of("paper", "released"), "temperature": number(above=0)}
 
     def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
         """Return L_LwF of the batch."""
-        held = step.objective.held(step)
-        pairs = zip(held.now, held.old, strict=True)
+        held = step.held
+        if held.kind == "sigmoids":
+            return sigmoid_distillation_loss(held.now, held.old)
+        pairs = list(zip(held.now, held.old, strict=True))
         if held.kind == "embeddings":
-            return torch.stack([self._alignment(now, old) for now, old in pairs]).sum()
-        if held.kind == "logits":
-            return torch.stack([distillation(now, old, self.temperature) for now, old in pairs]).sum()
-        single = [F.binary_cross_entropy_with_logits(now, old.sigmoid(), reduction="none") for now, old in pairs]
-        return torch.cat(single, dim=1).sum(dim=1).mean()
-
-    def _alignment(self, z: torch.Tensor, z_old: torch.Tensor) -> torch.Tensor:
-        difference = z - z_old
-        if self.reading == "released":
-            return 0.5 * difference.square().sum()
-        lengths: torch.Tensor = torch.linalg.vector_norm(difference, dim=1)
-        return lengths.mean()
-
-
-def distillation(logits: torch.Tensor, logits_old: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return -sum_c p_old(c) log p(c), probabilities at a temperature, mean over images: (N, C), (N, C) -> scalar."""
-    target = (logits_old / temperature).softmax(dim=1)
-    return -(target * (logits / temperature).log_softmax(dim=1)).sum(dim=1).mean()
+            return torch.stack([alignment_loss(z, z_old, self.reading) for z, z_old in pairs]).sum()
+        return torch.stack([distillation_loss(now, old, self.temperature) for now, old in pairs]).sum()

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Literal
 
 import torch
-from torch.func import functional_call, grad, vmap
+from torch import nn
 
-from .. import distributed
 from ..common.config import number, one_of
-from .base import Importance, TaskContext, Tensors, squared_gradients
+from .base import Context, Reduce, Tensors
+from .gradients import image_gradients, mean_squared_gradients
+from .importance import Importance
 
-if TYPE_CHECKING:
-    from ..networks.embedder import Embedder
-    from ..objectives import Objective
 
-_CHUNK_ELEMENTS = 2**26  # per-image gradients held at once: 256 MB of float32
+def mas_importance(
+    network: nn.Module,
+    images: torch.Tensor,
+    output: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    reduce: Reduce | None = None,
+) -> Tensors:
+    """Return Omega_p = mean_i | d ||F(x_i)||^2 / d theta_p | (Eq. 6).
+
+    Args:
+        network: whose weights.
+        images: (N, ...) inputs.
+        output: F, which calls `network`: (1, ...) -> (1, outputs). None: the network itself.
+        reduce: sums over processes that have some of the images each.
+
+    Returns:
+        Omega by name of the weight, in its shape, on the CPU.
+
+    >>> network = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(network.weight, -3.0)
+    >>> mas_importance(network, torch.tensor([[1.0], [2.0]]))
+    {'weight': tensor([[15.]])}
+    """
+    function = network if output is None else output
+    return image_gradients(network, lambda image: function(image).square().sum(), [(images,)], torch.abs, reduce)
 
 
 @dataclass(frozen=True)
@@ -33,7 +55,7 @@ class MAS(Importance):
     """
 
     gamma: float = 1e6
-    reading: str = "paper"
+    reading: Literal["paper", "released"] = "paper"
     rules: ClassVar = {"gamma": number(0), "reading": one_of("paper", "released")}
 
     @property
@@ -41,49 +63,13 @@ class MAS(Importance):
         """The paper accumulates, the released code replaces."""
         return self.reading == "paper"
 
-    def importance(self, context: TaskContext) -> Tensors:
+    def importance(self, context: Context) -> Tensors:
         """Return Omega_p."""
         if self.reading == "released":
-            outputs = (context.objective.output(context.network, step.images) for step in context.steps())
-            norms = (torch.linalg.vector_norm(output, dim=1).sum() for output in outputs)
-            return squared_gradients(context.network, norms)
-        return _mean_absolute_gradients(context)
+            norms = (torch.linalg.vector_norm(step.output, dim=1).sum() for step in context.steps())
+            return mean_squared_gradients(context.network, norms, context.reduce)
 
+        def output(image: torch.Tensor) -> torch.Tensor:
+            return context.step(image, context.targets[:1]).output  # it depends on no class
 
-def _mean_absolute_gradients(context: TaskContext) -> Tensors:
-    """Return mean_i | d ||F(x_i)||^2 / d theta |, all gradients of a chunk of images in one vectorized call."""
-    network = context.network
-    device = next(network.parameters()).device
-    weights = {name: weight.detach() for name, weight in network.named_parameters()}
-    buffers = dict(network.named_buffers())
-    function = _Output(network, context.objective)
-
-    def squared_norm(weights: Tensors, image: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = functional_call(function, _prefixed(weights, buffers), (image[None],))
-        return output.square().sum()
-
-    per_image = vmap(grad(squared_norm), in_dims=(None, 0), randomness="different")
-    chunk = max(1, min(64, _CHUNK_ELEMENTS // sum(weight.numel() for weight in weights.values())))
-    sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    world = distributed.current()
-    for part in context.images[world.own(len(context.images))].split(chunk):
-        for name, gradients in per_image(weights, part.to(device)).items():
-            sums[name] += gradients.abs().sum(dim=0)
-    world.sum(list(sums.values()), "importances")
-    return {name: (total / len(context.images)).cpu().contiguous() for name, total in sums.items()}
-
-
-class _Output(torch.nn.Module):
-    """Gives `functional_call` the objective's output as a forward."""
-
-    def __init__(self, network: Embedder, objective: Objective) -> None:
-        super().__init__()
-        self.network = network
-        self.objective = objective
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.objective.output(self.network, images)
-
-
-def _prefixed(weights: Tensors, buffers: Tensors) -> Tensors:
-    return {f"network.{name}": value for name, value in {**weights, **buffers}.items()}
+        return mas_importance(context.network, context.share(), output, context.reduce)

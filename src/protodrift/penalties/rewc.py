@@ -5,21 +5,16 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from .. import distributed
-from .base import TaskContext, Tensors
+from .base import Context, Step, Tensors
 from .ewc import EWC
-
-if TYPE_CHECKING:
-    from ..networks.embedder import Embedder
-    from ..training.step import Step
 
 WIDEST = 4096  # a rotation is a dense matrix of width x width, and so is its eigenproblem
 
@@ -55,7 +50,7 @@ class REWC(EWC):
     stores: ClassVar[str] = "an importance for every weight and two rotations for every layer"
     turns_weights: ClassVar[bool] = True
 
-    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
+    def start_task(self, context: Context, penalty_state: Tensors, network: nn.Module) -> Tensors:
         """Rotate the network about to be trained, and the old weights that it is compared with."""
         state = dict(super().start_task(context, penalty_state, network))
         old = dict(context.network.named_parameters())
@@ -70,20 +65,20 @@ class REWC(EWC):
         rotated = {name.removeprefix("old:"): value for name, value in state.items() if name.startswith("old:")}
         return {**super().anchor(step, state), **rotated}
 
-    def merge(self, network: Embedder, state: Tensors) -> None:
+    def merge(self, network: nn.Module, state: Tensors) -> None:
         """Put the plain layers back, with W = U2 W' U1."""
         for name, module in list(network.named_modules()):
             if isinstance(module, Rotated):
                 _put(network, name, module.merged())
 
-    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
+    def end_task(self, context: Context, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Measure U1, U2, and F' in the axes that they give; without a loss to measure with, keep what was known."""
-        if context.objective.missing_signal(context.targets):
+        if context.missing_signal():
             return super().end_task(context, penalty_state, state)
         rotations = measure_rotations(context)
         network = copy.deepcopy(context.network)
         rotate(network, rotations)
-        fisher = super().end_task(replace(context, network=network), turn_fisher(penalty_state, rotations), state)
+        fisher = super().end_task(context.with_network(network), turn_fisher(penalty_state, rotations), state)
         return {**fisher, **rotations}
 
 
@@ -101,7 +96,7 @@ class Rotated(nn.Module):
 
     def __init__(self, layer: nn.Linear | nn.Conv2d, u1: torch.Tensor, u2: torch.Tensor) -> None:
         super().__init__()
-        # Not in the state dict: they are constants of the task, which `start_task` has from what was kept.
+        # Not in the state dict: they are constants of the task, which `start_task` has from the penalty's state.
         self.register_buffer("u1", u1.to(layer.weight), persistent=False)
         self.register_buffer("u2", u2.to(layer.weight), persistent=False)
         # Only W' is trained; the plain layer waits in a tuple, where the network does not see it as a part.
@@ -143,7 +138,7 @@ def turn_fisher(penalty_state: Tensors, rotations: Tensors) -> Tensors:
     return result
 
 
-def rotatable(network: Embedder) -> dict[str, nn.Linear | nn.Conv2d]:
+def rotatable(network: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
     """Return the layers that R-EWC rotates, by name."""
     uses = Counter(id(module) for _, module in network.named_modules(remove_duplicate=False))
     ties = Counter(id(weight) for _, weight in network.named_parameters(remove_duplicate=False))
@@ -161,7 +156,7 @@ def rotatable(network: Embedder) -> dict[str, nn.Linear | nn.Conv2d]:
     }
 
 
-def rotate(network: Embedder, rotations: Tensors) -> None:
+def rotate(network: nn.Module, rotations: Tensors) -> None:
     """Replace the layers that have rotations by `Rotated` ones, in place."""
     for name, u1, u2 in _layers(rotations):
         layer = network.get_submodule(name)
@@ -169,16 +164,17 @@ def rotate(network: Embedder, rotations: Tensors) -> None:
         _put(network, name, Rotated(layer, u1, u2))
 
 
-def measure_rotations(context: TaskContext) -> Tensors:
+def measure_rotations(context: Context) -> Tensors:
     """Return U1, (I, I), and U2, (O, O), of every layer that is rotated, as "U1:<layer>" and "U2:<layer>"."""
     layers = rotatable(context.network)
+    sides = {f"{end}:{name}": layer.weight.shape[at] for name, layer in layers.items() for end, at in _ENDS}
     covariance: Tensors = {}
 
     def add(key: str, vectors: torch.Tensor) -> None:
         vectors = vectors.detach()
-        targets = vectors.movedim(-3, -1) if vectors.ndim == 4 else vectors  # channels last: every position is a row
-        targets = targets.reshape(-1, targets.shape[-1])
-        covariance[key] = covariance.get(key, 0) + (targets.T @ targets).double()
+        rows = vectors.movedim(-3, -1) if vectors.ndim == 4 else vectors  # channels last: every position is a row
+        rows = rows.reshape(-1, rows.shape[-1])
+        covariance[key] = covariance.get(key, 0) + (rows.T @ rows).double()
 
     def watch(name: str, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         add(f"U1:{name}", inputs[0])
@@ -188,31 +184,22 @@ def measure_rotations(context: TaskContext) -> Tensors:
     watches = [layer.register_forward_hook(partial(watch, name)) for name, layer in layers.items()]
     try:
         for step in context.steps():
-            loss = context.objective.loss(step)
-            if loss.requires_grad:  # else no valid triplet in this batch
-                torch.autograd.grad(loss, [layer.weight for layer in layers.values()], allow_unused=True)
+            if step.loss.requires_grad:  # else no valid triplet in this batch
+                torch.autograd.grad(step.loss, [layer.weight for layer in layers.values()], allow_unused=True)
     finally:
         for handle in watches:
             handle.remove()
-    _sum_over_ranks(covariance, layers)
+    # Another process may have seen a layer that this one has not: it had no batch, or no valid triplet.
+    seen = torch.tensor([float(key in covariance) for key in sides], dtype=torch.float64)
+    parts = {k: covariance.get(k, torch.zeros(n, n, dtype=torch.float64)).cpu() for k, n in sides.items()}
+    total = context.reduce({"": seen, **parts})
+    found = {key for key, count in zip(sides, total[""], strict=True) if count}
     result = {}
     for name in layers:
-        if f"U1:{name}" in covariance and f"U2:{name}" in covariance:
-            result[f"U1:{name}"] = _axes(covariance[f"U1:{name}"]).T.contiguous()
-            result[f"U2:{name}"] = _axes(covariance[f"U2:{name}"])
+        if f"U1:{name}" in found and f"U2:{name}" in found:
+            result[f"U1:{name}"] = _axes(total[f"U1:{name}"]).T.contiguous()
+            result[f"U2:{name}"] = _axes(total[f"U2:{name}"])
     return result
-
-
-def _sum_over_ranks(covariance: Tensors, layers: dict[str, nn.Linear | nn.Conv2d]) -> None:
-    """Add up what the ranks measured on their batches, in place; a rank may have had none, or no valid triplet."""
-    world = distributed.current()
-    if world.alone:
-        return
-    sizes = {f"{end}:{name}": layer.weight.shape[at] for name, layer in layers.items() for end, at in _ENDS}
-    seen = torch.tensor([float(key in covariance) for key in sizes], dtype=torch.float64)
-    parts = [covariance.get(key, torch.zeros(size, size, dtype=torch.float64)).cpu() for key, size in sizes.items()]
-    world.sum([seen, *parts], "importances")
-    covariance.update({key: part for key, part, any_rank in zip(sizes, parts, seen, strict=True) if any_rank})
 
 
 _ENDS = (("U1", 1), ("U2", 0))  # a layer's weight is (O, I, ...)
@@ -228,7 +215,7 @@ def _layers(rotations: Tensors) -> Iterator[tuple[str, torch.Tensor, torch.Tenso
 
 def _axes(covariance: torch.Tensor) -> torch.Tensor:
     """Return the eigenvectors as columns, that of the largest eigenvalue first, in float32 on the CPU."""
-    vectors: torch.Tensor = torch.linalg.eigh(covariance.cpu()).eigenvectors
+    vectors: torch.Tensor = torch.linalg.eigh(covariance).eigenvectors
     return vectors.flip(1).float().contiguous()
 
 

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from torch import nn
 
 from ..common.config import number, one_of
 from ..errors import InputError
-from ..training.step import Step
-from .base import Penalty, TaskContext, Tensors
+from .base import Context, Penalty, Step, Tensors
+from .importance import quadratic_penalty
 
-if TYPE_CHECKING:
-    from ..networks.embedder import Embedder
+
+def path_integral(omega: torch.Tensor, gradient: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """Return omega_p - g_p (theta_p after the step - theta_p before it): one step of their Eq. 3, all of one shape.
+
+    >>> path_integral(torch.tensor([0.0]), torch.tensor([2.0]), torch.tensor([-0.5]))
+    tensor([1.])
+    """
+    return omega - gradient * step
+
+
+def si_importance(omega: torch.Tensor, moved: torch.Tensor, xi: float = 1e-3) -> torch.Tensor:
+    """Return omega_p / (Delta_p^2 + xi), what a task adds to Omega (their Eq. 5), all of one shape.
+
+    Args:
+        omega: the path integral over the task.
+        moved: Delta, the weights at the end of the task minus those at its start.
+        xi: damps the importance of weights that hardly moved.
+
+    >>> si_importance(torch.tensor([3.0]), torch.tensor([1.0]), xi=0.5)
+    tensor([2.])
+    """
+    return omega / (moved.square() + xi)
 
 
 @dataclass(frozen=True)
@@ -39,13 +60,13 @@ class SI(Penalty):
 
     gamma: float = 1.0
     xi: float = 1e-3
-    reading: str = "paper"
+    reading: Literal["paper", "released"] = "paper"
     rules: ClassVar = {"gamma": number(0), "xi": number(above=0), "reading": one_of("paper", "released")}
     follows_path: ClassVar[bool] = True
     names_weights: ClassVar[bool] = True
     stores: ClassVar[str] = "an importance for every weight"
 
-    def start_task(self, context: TaskContext, penalty_state: Tensors, network: Embedder) -> Tensors:
+    def start_task(self, context: Context, penalty_state: Tensors, network: nn.Module) -> Tensors:
         """Begin the path: omega = 0, start = before = theta; `Omega` is what was kept (a new head has none)."""
         old = [name for name, _ in context.network.named_parameters()] if context.task > 1 else []
         if any(name not in penalty_state for name in old):
@@ -62,12 +83,9 @@ class SI(Penalty):
 
     def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
         """Return sum_p Omega_p (theta_p - theta_p^{t-1})^2."""
-        theta = dict(step.network.named_parameters())
-        terms = [
-            (state[f"Omega:{name}"].to(old.device) * (theta[name] - old.detach()).square()).sum()
-            for name, old in step.network_old.named_parameters()
-        ]
-        return torch.stack(terms).sum()
+        omega = {name.removeprefix("Omega:"): value for name, value in state.items() if name.startswith("Omega:")}
+        theta, old = dict(step.network.named_parameters()), dict(step.network_old.named_parameters())
+        return 2 * quadratic_penalty(theta, old, omega)
 
     @torch.no_grad()
     def after_step(self, step: Step, state: Tensors) -> None:
@@ -79,18 +97,18 @@ class SI(Penalty):
             if f"Omega:{name}" in state:  # the task started at the old weights, so that `start` is theta^{t-1}
                 away = before - state[f"start:{name}"].to(theta.device)
                 gradient = gradient - 2 * self.gamma * state[f"Omega:{name}"].to(theta.device) * away
-            state[f"omega:{name}"] = state[f"omega:{name}"].to(theta.device) - gradient * (theta - before)
+            state[f"omega:{name}"] = path_integral(state[f"omega:{name}"].to(theta.device), gradient, theta - before)
             state[f"before:{name}"] = theta.detach().clone()
 
     @torch.no_grad()
-    def end_task(self, context: TaskContext, penalty_state: Tensors, state: Tensors) -> Tensors:
+    def end_task(self, context: Context, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Return Omega_p of every weight; a task that trained nothing (`state` is empty) adds nothing."""
         result = {}
         for name, theta in context.network.named_parameters():
             omega = penalty_state.get(name, torch.zeros_like(theta, device="cpu"))
             if f"omega:{name}" in state:
-                moved = (theta - state[f"start:{name}"].to(theta.device)).square()
-                omega = omega + (state[f"omega:{name}"].to(theta.device) / (moved + self.xi)).cpu()
+                moved = theta - state[f"start:{name}"].to(theta.device)
+                omega = omega + si_importance(state[f"omega:{name}"].to(theta.device), moved, self.xi).cpu()
             # Plain layout, as it is after saving and loading: the layout decides the last bits of a sum.
             result[name] = (omega if self.reading == "paper" else omega.clamp(min=0)).contiguous()
         return result

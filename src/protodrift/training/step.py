@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,7 +13,7 @@ from ..networks.embedder import cache_sized, laid_out
 if TYPE_CHECKING:
     from ..distributed.batches import Share
     from ..networks.embedder import Embedder
-    from ..objectives.base import Objective
+    from ..objectives import Held, Objective
 
 
 class Step:
@@ -24,10 +24,10 @@ class Step:
         images: (N, ...) the batch, as the network takes it (after augmentation).
         targets: (N,) class of each image: its position among all classes seen so far, in task order.
         objective: what the network is trained for.
-        generator: for objectives that draw triplets by chance.
+        drawn: what the objective drew by chance for this batch.
         network_old: the frozen network of the task before, F^{t-1}; None in the first task.
-        share: where the batch lies on several ranks. `images` are then this rank's own; `rows`, `z` and `logits` are of
-            the whole batch, and so are maps and features where a penalty says `needs_maps`.
+        share: where the batch lies on several ranks. `images` are then this rank's own; `targets`, `z` and `logits`
+            are of the whole batch, and so are maps and features where a penalty says `needs_maps`.
         autocast: the type in which both backbones compute, such as torch.bfloat16; None: that of their weights. What
             comes out of them, and all that is made of it (head, normalization, logits), has the type of the weights.
         known_z_old: gives z^{t-1} of this batch where it is known already (`KnownAnswers`); None: it is computed.
@@ -40,7 +40,7 @@ class Step:
         targets: torch.Tensor,
         *,
         objective: Objective,
-        generator: torch.Generator,
+        drawn: Any = None,
         network_old: Embedder | None = None,
         autocast: torch.dtype | None = None,
         share: Share | None = None,
@@ -50,7 +50,7 @@ class Step:
         self.images = images
         self.targets = targets
         self.objective = objective
-        self.generator = generator
+        self.drawn = drawn
         self._network_old = network_old
         self.autocast = autocast
         self.share = share
@@ -72,7 +72,7 @@ class Step:
                 self.images,
                 self.targets,
                 objective=self.objective,
-                generator=self.generator,
+                drawn=self.drawn,
                 autocast=self.autocast,
                 share=self.share,
             )
@@ -132,6 +132,31 @@ class Step:
         with torch.no_grad():
             return self.old.logits
 
+    @cached_property
+    def loss(self) -> torch.Tensor:
+        """L_ML of the batch, a scalar."""
+        return self.objective.loss(self)
+
+    @cached_property
+    def single_losses(self) -> torch.Tensor:
+        """L_ML of each image or anchor, (A,)."""
+        return self.objective.single_losses(self)
+
+    @cached_property
+    def output(self) -> torch.Tensor:
+        """The function's output whose sensitivity MAS measures, (N, outputs)."""
+        return self.objective.output(self)
+
+    @cached_property
+    def held(self) -> Held:
+        """What LwF holds."""
+        return self.objective.held(self)
+
+    def scores_of_maps(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of all heads for feature maps of this network, (N, C, h, w) -> (N, K)."""
+        network = self.network
+        return torch.cat(network.logits(network.finish(network.head(network.from_maps(maps)))), dim=1)
+
 
 class KnownAnswers:
     """z^{t-1} of all images of a task, for views that never change: the old network sees each image once.
@@ -141,7 +166,7 @@ class KnownAnswers:
 
     Args:
         network_old: F^{t-1}.
-        images, rows: of the whole task.
+        images, targets: of the whole task.
         objective, autocast: as for `Step`.
     """
 
@@ -154,30 +179,21 @@ class KnownAnswers:
         objective: Objective,
         autocast: torch.dtype | None = None,
     ) -> None:
-        self._network = network_old
-        self._images = images
-        self._rows = targets
-        self._objective = objective
-        self._autocast = autocast
+        self._network, self._images, self._targets = network_old, images, targets
+        self._objective, self._autocast = objective, autocast
 
     @cached_property
+    @torch.no_grad()
     def z_old(self) -> torch.Tensor:
         """z^{t-1} of every image, (N, D)."""
         device = next(self._network.parameters()).device
         size = cache_sized(self._images.shape[1:], self._network.crop, device)
-        parts = []
-        for images, targets in zip(self._images.split(size), self._rows.split(size), strict=True):
-            with torch.no_grad():
-                step = Step(
-                    self._network,
-                    laid_out(images, device),
-                    targets,
-                    objective=self._objective,
-                    generator=torch.Generator(),
-                    autocast=self._autocast,
-                )
-                parts.append(step.z)
-        return torch.cat(parts)
+        parts = zip(self._images.split(size), self._targets.split(size), strict=True)
+        steps = (
+            Step(self._network, laid_out(x, device), y, objective=self._objective, autocast=self._autocast)
+            for x, y in parts
+        )
+        return torch.cat([step.z for step in steps])
 
     def of(self, batch: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Return what gives z^{t-1} of a batch, (B,) positions of its images."""

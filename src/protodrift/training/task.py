@@ -40,9 +40,11 @@ from .calibration import (
     hold_out,
     relative_distances,
 )
+from .checkpoint import Checkpoint
+from .config import Training
 from .evolution import kept_covariance, probed, readout_view, update_prototypes
 from .state import LearnedTask, LearnerState, class_drift, merged_means
-from .trainer import Checkpoint, OnProgress, Trained, Training, consolidate, train_network
+from .trainer import OnProgress, Trained, consolidate, train_network
 
 SEVERAL = 3
 """Classes from which on a distance can be told relative to the others."""
@@ -191,8 +193,11 @@ class _Work:
             seed=lesson.seed,
             on_progress=lesson.on_progress,
             checkpoint=lesson.checkpoint,
+            world=self.world,
         )
-        return consolidate(trained, previous, self.new, task=self.task, method=lesson.method, seed=lesson.seed)
+        return consolidate(
+            trained, previous, self.new, task=self.task, method=lesson.method, seed=lesson.seed, world=self.world
+        )
 
     def _embedded(self, network: Embedder) -> tuple[torch.Tensor, torch.Tensor]:
         nothing = torch.empty(0, network.embedding_dim)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ...drift import SDC
 from ...objectives import Triplet
 from ...penalties import EWC, MAS, LwF
-from ...training.trainer import Training, Warmup
+from ...training.config import Training, Warmup
 from ..recipe import Recipe
 from ..setup import Network
 from .rows import (

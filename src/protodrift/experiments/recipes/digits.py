@@ -15,7 +15,7 @@ from ...exemplars import Everything, Herding
 from ...methods import METHODS, Method, Schedule, with_drift
 from ...objectives import Triplet
 from ...penalties import EWC, MAS, SI, LwF
-from ...training.trainer import Training
+from ...training.config import Training
 from ..recipe import Recipe
 from ..setup import Network
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...training.trainer import Training
+from ...training.config import Training
 from ..recipe import Recipe
 from . import digits
 from .rows import check_budget

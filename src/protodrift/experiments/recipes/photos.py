@@ -12,7 +12,7 @@ from ...drift import SDC
 from ...networks.weights import TO_BE_GIVEN
 from ...objectives import Angular, MultiSimilarity, Objective, Triplet
 from ...penalties import EWC, MAS, LwF
-from ...training.trainer import Training
+from ...training.config import Training
 from ..recipe import Recipe
 from ..setup import Network
 from .rows import (

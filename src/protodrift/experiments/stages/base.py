@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 from ...common.progress import Reporter, silent
 from ...common.tensorfiles import Tensors
 from ...methods import Method
-from ...training.trainer import Checkpoint
+from ...training.checkpoint import Checkpoint
 from ..setup import Setup
 
 S = TypeVar("S", bound="Stage[Any]")

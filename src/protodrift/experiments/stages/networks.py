@@ -9,7 +9,8 @@ from typing import Any, cast
 from ...common.tensorfiles import Tensors
 from ...data.examples import Examples
 from ...methods import Method
-from ...training.trainer import Trained, Training, consolidate, train_network
+from ...training.config import Training
+from ...training.trainer import Trained, consolidate, train_network
 from ..identity import described
 from ..setup import Setup
 from .base import Ask, Given, Packed, Stage
@@ -55,6 +56,7 @@ class _NetworkStage(Stage[Trained]):
                 seed=self.setup.seed,
                 on_progress=on_progress,
                 checkpoint=given.checkpoint,
+                world=self.setup.world,
             )
         following = any(penalty.follows_path for penalty in self.method.penalties)
         return replace(trained, penalty_state=(), exemplars=None, running=trained.running if following else ())
@@ -188,7 +190,9 @@ class Consolidate(Stage[Consolidated]):
         for stage in kept:
             before = replace(before, **vars(given.of(stage)))
         trained = replace(given.of(network), classes=setup.head_classes(method, task))
-        ended = consolidate(trained, before, setup.data(task), task=task, method=method, seed=setup.seed)
+        ended = consolidate(
+            trained, before, setup.data(task), task=task, method=method, seed=setup.seed, world=setup.world
+        )
         return Consolidated(ended.penalty_state, ended.exemplars)
 
     def pack(self, value: Consolidated) -> Packed:
