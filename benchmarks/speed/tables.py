@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from protodrift.cli.words import table
+from protodrift.cli.text import table
 
 from .harness import Result
 
