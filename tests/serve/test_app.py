@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -292,7 +293,7 @@ def test_a_new_version_is_picked_up_and_every_answer_is_of_one(serve, saved, pic
     ],
 )
 def test_no_memory_for_a_new_version_does_not_end_the_watching(
-    serve, saved, tmp_path, monkeypatch, capsys, error, said
+    serve, saved, tmp_path, monkeypatch, caplog, error, said
 ):
     path = tmp_path / "model"
     shutil.copytree(saved, path)
@@ -309,7 +310,7 @@ def test_no_memory_for_a_new_version_does_not_end_the_watching(
             assert client.get("/healthz")[1]["version"] == 2  # the version before is served on
         until(lambda: client.get("/healthz")[1]["version"] == 1)
         assert client.get("/healthz")[1]["problem"] == ""
-    assert f"the version before is served on: {said}" in capsys.readouterr().err
+    assert f"the version before is served on: {said}" in caplog.text
 
 
 def test_a_log_that_nobody_reads_does_not_end_the_watching(serve, saved, tmp_path, monkeypatch):
@@ -318,12 +319,17 @@ def test_a_log_that_nobody_reads_does_not_end_the_watching(serve, saved, tmp_pat
     reader, writer = os.pipe()
     os.close(reader)
     log = os.fdopen(writer, "w")
+    handler, logger = logging.StreamHandler(log), logging.getLogger("protodrift")
+    monkeypatch.setattr(logger, "handlers", [handler])
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    logged = []
+    monkeypatch.setattr(handler, "handleError", logged.append)
     with serve(path) as client:
-        monkeypatch.setattr("sys.stdout", log)
         versions.undo(path)
         until(lambda: client.get("/healthz")[1]["version"] == 1)
         IncrementalClassifier.load(path).save(path)
         until(lambda: client.get("/healthz")[1]["version"] == 2)
+    assert [record.getMessage() for record in logged] == ["now serving version 1", "now serving version 2"]
     with contextlib.suppress(BrokenPipeError):
         log.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import logging
 import os
 import sys
 import warnings
@@ -87,8 +88,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Print our own warnings in one line, without the line of code that gave them."""
+def _messages() -> Iterator[None]:
+    """Print what the library logs, and its warnings, on standard error: one line each, without a line of code."""
+    logger, handler = logging.getLogger("protodrift"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("protodrift: %(message)s"))
+    before = logger.level, logger.propagate
     usual = warnings.formatwarning
 
     def plain(
@@ -98,10 +102,15 @@ def _plain_warnings() -> Iterator[None]:
         return f"protodrift: warning: {message}\n" if ours else usual(message, category, filename, lineno, line)
 
     warnings.formatwarning = plain
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
     try:
         yield
     finally:
         warnings.formatwarning = usual
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A reader that closes the pipe early, as in `protodrift inspect birds | head`, is no error.
     status = UNREAD if getattr(args, "on_ranks", False) else 0
     try:
-        with between_imports(), _plain_warnings():
+        with between_imports(), _messages():
             status = _run(args)
         sys.stdout.flush()  # here, where a reader that has gone is no error, and not when Python ends
         return status

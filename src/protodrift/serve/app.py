@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import sys
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import FastAPI, Query, Request
@@ -26,8 +26,10 @@ from .guard import Guard
 from .limits import Limits
 from .watching import Served, Watched
 
+logger = logging.getLogger(__name__)
+
 POLL = 0.5
-"""Seconds between two looks at CURRENT."""
+"""Seconds between two reads of CURRENT."""
 
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "map.js": "text/javascript", "style.css": "text/css"}
 
@@ -49,13 +51,13 @@ def build_app(
 
     Args:
         watched: the model directory.
-        limits: how much a client may ask for.
+        limits: how much a client may send.
         token: what clients must know; None: nothing.
         hosts: names that clients may call this server by; None: any.
-        poll: seconds between two looks for a new version.
+        poll: seconds between two checks for a new version.
     """
     images.admit(limits)
-    desk = _Desk(watched, limits)
+    pipeline = _Pipeline(watched, limits)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -64,7 +66,7 @@ def build_app(
             yield
         finally:
             watcher.cancel()
-            desk.close()
+            pipeline.close()
 
     app = FastAPI(
         title="protodrift",
@@ -76,30 +78,25 @@ def build_app(
         lifespan=lifespan,
     )
     app.add_middleware(Guard, limits=limits, token=token, hosts=hosts)
-    _add_questions(app, desk)
+    _add_predictions(app, pipeline)
     _add_facts(app, watched)
     _add_page(app)
     return app
 
 
 async def _watch(watched: Watched, poll: float) -> None:
-    said = ""
+    logged = ""
     while True:
         await asyncio.sleep(poll)
         if await asyncio.to_thread(watched.check):
-            _log(f"now serving version {watched.served.current.version}", sys.stdout)
-        if watched.problem and watched.problem != said:
-            _log(f"protodrift: the version before is served on: {watched.problem}", sys.stderr)
-        said = watched.problem
+            logger.info("now serving version %d", watched.served.current.version)
+        if watched.problem and watched.problem != logged:
+            logger.warning("the version before is served on: %s", watched.problem)
+        logged = watched.problem
 
 
-def _log(line: str, stream: TextIO) -> None:
-    with contextlib.suppress(OSError, ValueError):  # that nobody reads the log any more must not end the watching
-        print(line, file=stream, flush=True)
-
-
-class _Desk:
-    """Takes images in, has them decoded and computed, and gives rows back."""
+class _Pipeline:
+    """Reads the images of a request, has them decoded and computed, and returns the rows of the result."""
 
     def __init__(self, watched: Watched, limits: Limits) -> None:
         self.watched, self.limits = watched, limits
@@ -126,20 +123,20 @@ def _work(served: Served, kind: str) -> Callable[[np.ndarray], Any]:
     return served.classifier.recognize if kind == "predict" else served.classifier.transform
 
 
-def _add_questions(app: FastAPI, desk: _Desk) -> None:
+def _add_predictions(app: FastAPI, pipeline: _Pipeline) -> None:
     @app.post("/predict", response_model=schemas.Predictions, summary="Which class images show", **_POST)
     async def predict(
         request: Request,
-        top: Annotated[int, Query(ge=1, le=100, description="so many likeliest classes")] = 3,
+        top: Annotated[int, Query(ge=1, le=100, description="how many of the likeliest classes")] = 3,
         always_name: Annotated[bool, Query(description="name a class also where the answer would be unknown")] = False,
     ) -> Response:
-        served, names, rows = await desk.answer(request, "predict")
+        served, names, rows = await pipeline.answer(request, "predict")
         made = answers.predictions(names, rows.result, rows.start, top=top, always_name=always_name)
         return JSONResponse({"version": served.current.version, "predictions": made})
 
     @app.post("/embed", response_model=schemas.Embeddings, summary="The embeddings of images", **_POST)
     async def embed(request: Request) -> Response:
-        served, names, rows = await desk.answer(request, "embed")
+        served, names, rows = await pipeline.answer(request, "embed")
         made = answers.embeddings(names, rows.result[rows.start : rows.stop])
         return JSONResponse({"version": served.current.version, "embeddings": made})
 

@@ -1,4 +1,4 @@
-"""Who may ask, how much at a time, and for how long: decided before anything else looks at a request."""
+"""Host names, tokens, sizes and times: checked before anything else reads a request."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import hashlib
 import hmac
 from pathlib import Path
 
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,7 +17,7 @@ from ..errors import InputError
 from .limits import Limits
 
 OPEN = ("/healthz", "/", "/page/", "/openapi.json")
-"""What needs no token: it says nothing about the model. A name that ends in / stands for all below it."""
+"""Paths that need no token: they say nothing about the model. One that ends in / stands for all below it."""
 
 SHORTEST_TOKEN = 16
 
@@ -49,11 +50,11 @@ def read_token(path: str | Path) -> str:
 
 
 class Guard:
-    """Refuses what may not come in, and ends what takes too long.
+    """Middleware that refuses requests, and ends those that take too long.
 
     Args:
-        app: what answers the rest.
-        limits: how much.
+        app: the application behind it.
+        limits: how much a client may send.
         token: what a client must show as `Authorization: Bearer TOKEN`; None: nothing.
         hosts: names that a client may call this server by; None: any. Without a token a page on the web could
             otherwise point its own name at this machine and read answers (DNS rebinding).
@@ -63,7 +64,8 @@ class Guard:
         self, app: ASGIApp, limits: Limits, token: str | None = None, hosts: frozenset[str] | None = None
     ) -> None:
         self.app, self.limits, self.hosts = app, limits, hosts
-        self.token = None if token is None else _digest(token.encode())
+        self.token = None if token is None else _digest(token)
+        self.bearer = HTTPBearer(auto_error=False)
         self.in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +74,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         response = _Response(send)
-        refusal = self._refusal(scope)
+        refusal = await self._refusal(scope)
         if refusal is not None:
             await refusal(scope, receive, response.send)
         elif scope["method"] == "POST":
@@ -80,23 +82,24 @@ class Guard:
         else:
             await self.app(scope, receive, response.send)
 
-    def _refusal(self, scope: Scope) -> JSONResponse | None:
+    async def _refusal(self, scope: Scope) -> JSONResponse | None:
         headers = dict(scope["headers"])
+        # Not starlette's TrustedHostMiddleware, which answers 400 and, in the versions that we allow, not to [::1].
         if self.hosts is not None and _host_name(headers.get(b"host", b"")) not in self.hosts:
-            return _said(421, f"this server answers only to the names {', '.join(sorted(self.hosts))}.")
+            return _refused(421, f"this server answers only to the names {', '.join(sorted(self.hosts))}.")
         if self.token is not None and not _is_open(scope["path"]):
-            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-            # Digests of equal length: neither the time of a comparison nor its length tells anything.
-            if kind.lower() != b"bearer" or not hmac.compare_digest(_digest(given.strip()), self.token):
-                return _said(
+            # Here and not as a dependency of routes: paths that do not exist are refused too.
+            shown = await self.bearer(Request(scope))
+            if shown is None or not hmac.compare_digest(_digest(shown.credentials), self.token):
+                return _refused(
                     401, "a token is needed: Authorization: Bearer TOKEN.", {"www-authenticate": 'Bearer realm="model"'}
                 )
         if scope["method"] == "POST":
             length = headers.get(b"content-length", b"0")
             if length.isdigit() and int(length) > self.limits.body:
-                return _said(413, self._too_large)
+                return _refused(413, self._too_large)
             if self.in_flight >= self.limits.in_flight:
-                return _said(
+                return _refused(
                     429, f"{self.limits.in_flight} requests are in work. Try again in a second.", {"retry-after": "1"}
                 )
         return None
@@ -124,7 +127,7 @@ class Guard:
         except asyncio.TimeoutError:
             if not response.started:
                 what = (504, "the answer was") if complete else (408, "the upload was")
-                late = _said(
+                late = _refused(
                     what[0], f"{what[1]} not complete after {self.limits.seconds:g} s.", {"connection": "close"}
                 )
                 await late(scope, receive, response.send)
@@ -135,7 +138,7 @@ class Guard:
 
 
 class _Response:
-    """Sends with the headers that every answer has, and knows whether it has begun."""
+    """Sends with the headers of every response, and knows whether it has begun."""
 
     def __init__(self, send: Send) -> None:
         self._send, self.started = send, False
@@ -150,8 +153,9 @@ class _Response:
         await self._send(message)
 
 
-def _digest(value: bytes) -> bytes:
-    return hashlib.sha256(value).digest()
+def _digest(token: str) -> bytes:
+    """Return a hash of fixed length: the time of a comparison does not even tell how long the token is."""
+    return hashlib.sha256(token.strip().encode()).digest()
 
 
 def _host_name(header: bytes) -> str:
@@ -163,5 +167,5 @@ def _is_open(path: str) -> bool:
     return any(path == one or (one != "/" and one.endswith("/") and path.startswith(one)) for one in OPEN)
 
 
-def _said(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def _refused(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"detail": detail}, status, headers=headers)
