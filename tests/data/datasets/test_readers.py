@@ -114,7 +114,7 @@ def test_cifar100(tmp_path, write):
         ("meta", {b"fine_label_names": 3}, "not a list of names"),
         ("meta", {b"fine_label_names": [b"apple", 3]}, "not a list of names"),
         ("meta", {b"fine_label_names": [b"apple", b"\xff"]}, r"class name b'.xff' is not UTF-8"),
-        ("train", {b"data": np.zeros((3, 3072), np.int32), b"fine_labels": [0, 1, 2]}, "not uint8"),
+        ("train", {b"data": np.zeros((3, 3072), np.int32), b"fine_labels": [0, 1, 2]}, "an array of 'i4'"),
         ("train", {b"data": np.zeros((3, 3071), np.uint8), b"fine_labels": [0, 1, 2]}, "not uint8"),
         ("test", {b"data": np.zeros((3, 3072), np.uint8), b"fine_labels": [0, 1]}, "not as many fine_labels"),
         ("test", {b"data": np.zeros((3, 3072), np.uint8), b"fine_labels": [0, 1, 3]}, "not in 0..2"),

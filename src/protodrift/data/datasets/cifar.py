@@ -28,12 +28,9 @@ class Cifar100(PackedDataset):
 
 def _field(path: Path, key: str) -> Any:
     content = read_pickle(path)
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds a {type(content).__name__}, not CIFAR-100's dictionary.")
-    plain = {k.decode(errors="replace") if isinstance(k, bytes) else k: value for k, value in content.items()}
-    if key not in plain:
-        raise InputError(f"{path} has no {key!r} (it has {sorted(map(str, plain))[:6]}): is this CIFAR-100?")
-    return plain if key == "data" else plain[key]
+    if key not in content:
+        raise InputError(f"{path} has no {key!r} (it has {sorted(content)[:6]}): is this CIFAR-100?")
+    return content if key == "data" else content[key]
 
 
 def _names(path: Path) -> list[str]:
@@ -59,7 +56,7 @@ def _part(path: Path, names: list[str]) -> tuple[np.ndarray, tuple[Label, ...]]:
         raise InputError(f"{path} is damaged: {len(data)} images, but not as many fine_labels.")
     if not all(isinstance(label, int) and 0 <= label < len(names) for label in labels):
         raise InputError(f"{path} is damaged: a fine label is not in 0..{len(names) - 1}.")
-    return np.asarray(data).reshape(-1, 3, 32, 32), tuple(names[label] for label in labels)
+    return data.reshape(-1, 3, 32, 32), tuple(names[label] for label in labels)
 
 
 CIFAR100 = Cifar100(
