@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
+from protodrift.common.machine import usable_cpus
 from protodrift.data.batches import class_balanced_batches
 from protodrift.data.photos import load_photo
 from protodrift.data.spill import mapped
@@ -40,7 +40,7 @@ def main() -> None:
     torch.set_num_threads(1)
     result = {
         "command": "python -m benchmarks.scale",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores shared with other work, 1 thread",
+        "machine": f"{platform.machine()}, {usable_cpus()} cores shared with other work, 1 thread",
         "decode_ms_per_photo": decoding(),
         "stored_read_us_per_photo": reading(args.scratch),
         "kernel_ns_per_pair_512": kernel(),

@@ -21,6 +21,8 @@ import sys
 import time
 from pathlib import Path
 
+from protodrift.common.machine import usable_cpus
+
 SIGMA = 0.3
 CHUNK = 8192
 
@@ -42,7 +44,7 @@ def main() -> None:
     result = {
         "command": "python -m benchmarks.streams --scratch DIR "
         f"--vectors {args.vectors} --width {args.width} --classes {args.classes}",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores shared with other work, 1 thread",
+        "machine": f"{platform.machine()}, {usable_cpus()} cores shared with other work, 1 thread",
         "pairs_bytes": 8 * args.vectors * args.width,
         "idle": run(args, "idle", 1),
     }

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
+from protodrift.common.machine import usable_cpus
 from protodrift.drift import Procrustes, Ridge
 from protodrift.vectors import fit_mover, transport
 from protodrift.vectors.formats import NpySink, NpySource
@@ -41,7 +41,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.cache.mkdir(parents=True, exist_ok=True)
-    result = {"machine": f"{platform.machine()}, {os.cpu_count()} cores shared with other work, 1 thread"}
+    result = {"machine": f"{platform.machine()}, {usable_cpus()} cores shared with other work, 1 thread"}
     old, new, seconds = embeddings(args.data, args.cache)
     result["embedding_cpu_seconds_per_1000"] = seconds
     result["recall"] = quality(old, new)

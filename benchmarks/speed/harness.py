@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 
-from protodrift import __version__
+from protodrift.common.machine import environment
 
 Side = Callable[[], float]
 """One side of a comparison: does its work once and returns the seconds that count."""
@@ -172,25 +171,5 @@ def peak_memory() -> int:
 
 
 def machine() -> dict[str, Any]:
-    """Describe where the numbers come from: processor, threads, versions; no name of the machine, no path."""
-    return {
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "protodrift": __version__,
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    """Describe where the numbers come from."""
+    return {**environment(), "instructions": torch.backends.cpu.get_cpu_capability(), "system": platform.system()}

@@ -68,7 +68,7 @@ def test_json_holds_everything_and_no_place():
     document = as_json([compared("c", "n", SECONDS, "ours", "theirs")], machine(), {"quick": True})
     assert json.loads(json.dumps(document))["results"][0]["ratio"] == 2.0
     assert set(document["machine"]) == {
-        "processor", "cores", "threads", "instructions", "system", "python", "torch", "protodrift",
+        "processor", "machine", "cpus", "threads", "instructions", "system", "python", "torch", "protodrift",
     }  # fmt: skip
     assert "/" not in json.dumps({k: v for k, v in document["machine"].items() if k != "processor"})
 

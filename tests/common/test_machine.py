@@ -21,8 +21,7 @@ from protodrift.data import load_digits
 from protodrift.methods import Method
 from protodrift.networks import build_embedder, embed
 from protodrift.training.config import Training
-from protodrift.training.trainer import Trained
-from tests.training.tasks import advance
+from protodrift.training.trainer import Trained, train_network
 
 torch.set_num_threads(1)
 digits = load_digits()
@@ -33,7 +32,7 @@ def bits():
     network.standardize.fit(digits.train.images)
     new = digits.train.of_classes([3, 8])
     common = {"task": 1, "method": Method(), "training": Training(epochs=1), "augment": None, "seed": 0}
-    trained = advance(Trained(network.eval()), new, **common).network
+    trained = train_network(Trained(network.eval()), new, **common).network
     return [*trained.state_dict().values(), embed(trained, digits.train.images)]
 
 
@@ -117,12 +116,23 @@ def test_threads_are_torchs_unless_they_are_too_many_or_chosen(threads, monkeypa
 
 def test_importing_the_library_changes_nothing_of_the_process():
     code = (
-        "import ctypes, sys; real = ctypes.CDLL\n"
+        "import os, torch; from protodrift.common import machine\n"
+        "before = dict(os.environ), torch.get_num_threads()\n"
+        "for name in ('tune', 'keep_memory', 'wait_briefly'): setattr(machine, name, None)  # a call would fail\n"
         "import protodrift; protodrift.IncrementalClassifier\n"
-        "print('protodrift.common.machine' in sys.modules)"
+        "print(before == (dict(os.environ), torch.get_num_threads()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.strip() == "True"
+
+
+def test_the_environment_names_no_machine_and_no_path():
+    facts = machine.environment()
+    assert list(facts) == ["protodrift", "torch", "python", "machine", "processor", "cpus", "threads"]
+    assert facts == json.loads(json.dumps(facts))
+    assert facts["cpus"] == machine.usable_cpus()
+    assert machine.versions() == {name: facts[name] for name in ("protodrift", "torch", "python")}
+    assert platform.node() not in json.dumps({k: v for k, v in facts.items() if k != "processor"})
 
 
 def test_idle_threads_wait_briefly_unless_the_user_has_chosen(monkeypatch):

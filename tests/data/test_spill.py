@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from protodrift.common.ram import parse_bytes, ram_budget
+from protodrift.common.machine import parse_bytes, ram_budget
 from protodrift.data import Examples, spill
 from protodrift.data.photos import find_photos
 from protodrift.errors import InputError

@@ -76,7 +76,7 @@ def add_ram(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _bytes(text: str) -> int:
-    from ..common.ram import parse_bytes
+    from ..common.machine import parse_bytes
 
     try:
         return parse_bytes(text)

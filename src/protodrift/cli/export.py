@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..common.ram import size_text
+from ..common.machine import size_text
 from .arguments import Commands, add_command, add_model
 
 _EPILOG = """\

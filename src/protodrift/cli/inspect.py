@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..common.ram import size_text
+from ..common.machine import size_text
 from .arguments import Commands, add_command, add_model
 from .text import percent, plural, span, table
 

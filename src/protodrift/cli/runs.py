@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..common.ram import size_text
+from ..common.machine import size_text
 
 if TYPE_CHECKING:
     from ..experiments.store import StageInfo

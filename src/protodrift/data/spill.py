@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from ..common.ram import ram_budget, size_text
+from ..common.machine import ram_budget, size_text
 from ..errors import InputError
 
 COPY_BYTES = 2**26

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..common.ram import size_text
+from ..common.machine import size_text
 from ..common.sums import S
 from ..common.sums import merged as merge_pieces
 from ..data.spill import mapped

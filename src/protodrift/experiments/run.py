@@ -11,16 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from .. import __version__
+from ..common import machine
 from ..common.config import encode
 from ..common.files import locked, replace_file
 from ..common.progress import Reporter, silent
@@ -234,13 +231,8 @@ def results_document(
 def environment() -> dict[str, Any]:
     """Return what a result depends on beside its configuration."""
     return {
-        "protodrift": __version__,
+        **machine.environment(),
         "commit": _commit(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
         **({} if current().alone else {"ranks": current().size}),
     }
 

@@ -5,7 +5,6 @@ Whatever is read is checked: each part by itself, whether the parts belong toget
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import torch
 from ..common import seeding
 from ..common.config import decode, encode
 from ..common.labels import Label
+from ..common.machine import versions
 from ..common.tensorfiles import Tensors
 from ..data.arrays import InputSpec
 from ..data.examples import Examples
@@ -51,7 +51,7 @@ def encode_param(value: Any) -> Any:
 def manifest_of(state: LearnerState, parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON part of a version."""
     return {
-        "made_with": made_with(),
+        "made_with": versions(),
         "input": state.spec.to_json(),
         "fixed": {name: encode_param(value) for name, value in state.fixed.items()},
         "labels": list(state.prototypes.labels),
@@ -63,13 +63,6 @@ def manifest_of(state: LearnerState, parameters: dict[str, Any]) -> dict[str, An
         "exemplar_labels": None if state.trained.exemplars is None else list(state.trained.exemplars.labels),
         "parameters": {name: encode_param(value) for name, value in parameters.items()},
     }
-
-
-def made_with() -> dict[str, str]:
-    """Return which versions write."""
-    from .. import __version__
-
-    return {"protodrift": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def _task_json(task: LearnedTask) -> dict[str, Any]:
