@@ -17,7 +17,7 @@ from torch import nn
 
 from .common.config import check, flag, nested, number, one_of, optional, plain, whole, with_nested
 from .common.labels import Label, sorted_labels
-from .common.progress import reporting
+from .common.progress import OnProgress, reporting
 from .data.arrays import InputSpec, read_labels
 from .data.examples import Examples
 from .data.inputs import read_inputs
@@ -27,7 +27,7 @@ from .distributed.world import current
 from .drift import SDC, Drift
 from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
 from .exemplars import Exemplars
-from .methods import Method, Schedule, get_method
+from .methods import Method, Schedule, get_method, training_name
 from .model import format as model_format
 from .model import versions
 from .networks.build import BACKBONES, build_embedder, embedding_options
@@ -42,7 +42,6 @@ from .training.config import Training
 from .training.evolution import readout_view
 from .training.state import LearnedTask, LearnerState
 from .training.task import Lesson, check_new_classes, learn
-from .training.trainer import OnProgress
 
 Self = TypeVar("Self", bound="IncrementalClassifier")
 
@@ -364,7 +363,7 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
         task = 1 if state is None else len(state.tasks) + 1
         with (
             reporting(self.verbose and on_progress is None and current().is_first) as reporter,
-            reporter.training(method, task) as shown,
+            reporter.training(training_name(method, task)) as shown,
         ):
             lesson = Lesson(
                 method,

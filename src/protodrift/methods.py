@@ -208,3 +208,12 @@ def described(name: str) -> dict[str, str]:
         "stores": ", ".join(["the network", *stored]),
         "paper": PAPERS[paper],
     }
+
+
+def training_name(method: Method, task: int) -> str:
+    """Return a short name of a training: `Triplet+EWC, task 2`; task 0 is the warm-up."""
+    if task == 0:
+        return "warm-up"
+    parts = [type(part).__name__ for part in (method.objective, *method.penalties)]
+    parts += [type(method.exemplars).__name__] if method.exemplars is not None else []
+    return f"{'+'.join(parts)}, task {task}"

@@ -373,7 +373,7 @@ class StopAt(Reporter):
         self.task, self.epoch = task, epoch
 
     @contextlib.contextmanager
-    def training(self, method, task):
+    def training(self, label):
         def update(at):
             if (at.task, at.epoch) == (self.task, self.epoch):
                 raise Stop

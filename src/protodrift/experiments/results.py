@@ -69,6 +69,12 @@ class MethodResult:
             result[k] = self.prototype_distance[k, : len(store)].mean()
         return result
 
+    @property
+    def summary(self) -> str:
+        """The accuracy after the last task in one line."""
+        average, overall = self.average_accuracy, self.overall_accuracy
+        return f"A_{len(average)} {100 * average[-1]:.1f}, all classes {100 * overall[-1]:.1f}"
+
     def to_json(self) -> dict[str, Any]:
         """Return everything but the prototypes, JSON-able; what is not defined is null."""
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -49,6 +49,11 @@ def walk(stages: Iterable[Stage[Any]], there: Callable[[Stage[Any]], bool]) -> d
     return found
 
 
+def announce(stages: Collection[Stage[Any]], reporter: Reporter) -> None:
+    """Say how many stages will be computed."""
+    reporter.plan(len(stages), sum(stage.trains for stage in stages))
+
+
 @dataclass(eq=False, repr=False)
 class Tree(Setup):
     """The stages of one stream, one network and one seed, for any number of methods.
@@ -75,14 +80,14 @@ class Tree(Setup):
 
     def run(self, methods: Mapping[str, Method]) -> dict[str, MethodResult]:
         """Return the result of every method; trainings are shared wherever methods agree."""
-        self.reporter.plan({key: stage.kind for key, stage in self.plan(methods).items()})
+        announce(self.plan(methods).values(), self.reporter)
         results = {}
         for name, method in methods.items():
             wanted = self._readouts(method)
             readouts = [self.value(stage) for stage in wanted]
             seconds = sum(self._seconds(stage) for stage in walk(wanted, _nowhere).values())
             results[name] = method_result(self, name, method, readouts, seconds)
-            self.reporter.result(name, results[name].average_accuracy, results[name].overall_accuracy)
+            self.reporter.result(f"{name}: {results[name].summary}")
         return results
 
     def trained(self, method: Method, task: int) -> Trained:
@@ -162,7 +167,7 @@ class Tree(Setup):
         value = stage.compute(given)
         seconds = time.perf_counter() - started
         self.computed[stage.kind] += 1
-        self.reporter.done(stage.kind)
+        self.reporter.done(training=stage.trains)
         if self.store is not None:
             data, tensors = stage.pack(value)
             about = {"kind": stage.kind, "seed": self.seed, "ranks": self.world.size}

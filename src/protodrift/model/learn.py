@@ -30,6 +30,7 @@ from ..distributed.writing import SharedCheckpoint
 from ..errors import InputError, RunError
 from ..experiments.store import EpochCheckpoint, Store
 from ..learner import IncrementalClassifier
+from ..methods import training_name
 from ..training.checkpoint import Checkpoint
 from ..training.state import LearnerState
 from ..training.task import check_new_classes
@@ -258,7 +259,7 @@ def learn_task(plan: Plan, reporter: Reporter = silent) -> Learned:
     own = _checkpoint(model.path, key) if world.is_first and plan.trains else None
     checkpoint: Checkpoint = SharedCheckpoint(world, own)
     resumed = checkpoint.load()
-    with reporter.training(clf._validated_method(), model.next_task) as on_progress:
+    with reporter.training(training_name(clf._validated_method(), model.next_task)) as on_progress:
         clf.state_ = clf.learned_from(
             model.state,
             plan.photos.spec,

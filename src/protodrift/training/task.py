@@ -16,6 +16,7 @@ import torch
 from ..common import seeding
 from ..common.covariance import class_covariances
 from ..common.labels import Label, sorted_labels
+from ..common.progress import OnProgress
 from ..common.sums import S
 from ..data.arrays import InputSpec
 from ..data.examples import Examples
@@ -44,7 +45,7 @@ from .checkpoint import Checkpoint
 from .config import Training
 from .evolution import kept_covariance, probed, readout_view, update_prototypes
 from .state import LearnedTask, LearnerState, class_drift, merged_means
-from .trainer import OnProgress, Trained, consolidate, train_network
+from .trainer import Trained, consolidate, train_network
 
 SEVERAL = 3
 """Classes from which on a distance can be told relative to the others."""

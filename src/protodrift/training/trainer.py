@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import nn
 
 from ..common import seeding
 from ..common.labels import Label, sorted_labels
+from ..common.progress import OnProgress, Progress
 from ..data.batches import class_balanced_batches, shuffled_batches
 from ..data.examples import Examples
 from ..data.views import Augmentation
@@ -32,20 +33,6 @@ from .checkpoint import Checkpoint, Snapshot, restore, snapshot
 from .config import Training, one_cycle
 from .context import TaskContext
 from .step import KnownAnswers, Step
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a training is; given to the `on_progress` callback after every epoch."""
-
-    task: int
-    epoch: int
-    epochs: int
-    loss: float
-    penalty: float
-
-
-OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)

@@ -65,13 +65,13 @@ class Here:
 
 class Notes(Reporter):
     def __init__(self):
-        self.notes, self.kinds = [], Counter()
+        self.notes, self.stages = [], Counter()
 
     def note(self, text):
         self.notes.append(text)
 
-    def done(self, kind):
-        self.kinds[kind] += 1
+    def done(self, *, training):
+        self.stages[training] += 1
 
 
 def test_every_stage_is_computed_once_within_the_room_and_trainings_come_first(tree, recipe):
@@ -79,7 +79,7 @@ def test_every_stage_is_computed_once_within_the_room_and_trainings_come_first(t
     workers = Here(tree, room=2)
     dispatch(workers, plan, tree.store, told)
     assert tree.plan(recipe.methods) == {}
-    assert told.kinds == Counter(stage.kind for stage in plan.values())
+    assert told.stages == Counter(stage.trains for stage in plan.values())
     assert workers.most == 2
     # After task 1 its importances and embeddings are ready too, and the training of task 2 is sent before them.
     assert workers.begun[:3] == [("root", 0), ("train", 1), ("train", 2)]

@@ -16,7 +16,7 @@ from ...errors import RunError
 from ...methods import Method
 from ..stages import KINDS, Stage
 from ..store import Store
-from ..tree import Tree
+from ..tree import Tree, announce
 from .worker import Job, Setting, Tell
 
 _ORDER = list(KINDS)  # what to begin with when several stages are ready: other stages wait for trainings
@@ -95,9 +95,9 @@ def compute_stages(
     plan = tree.plan(methods)
     if not plan:
         return
-    reporter.plan({key: stage.kind for key, stage in plan.items()})
+    announce(plan.values(), reporter)
     setting = Setting(uuid.uuid4().hex, make_tree, torch.get_num_threads())
-    with engine.workers(setting, tree.store, len(plan), reporter.elsewhere) as workers:
+    with engine.workers(setting, tree.store, len(plan), reporter.worker) as workers:
         dispatch(workers, plan, tree.store, reporter)
 
 
@@ -122,7 +122,7 @@ def dispatch(workers: Workers, plan: Mapping[str, Stage[Any]], store: Store | No
                 lost[key] += 1
                 if lost[key] > workers.retries:
                     raise RunError(_given_up(stage, lost[key], outcome.lost))
-                reporter.elsewhere(numbers[key], "", None)
+                reporter.worker(numbers[key], "", None)
                 reporter.note(f"{stage}: its worker is gone ({outcome.lost}); it goes on in another one")
                 if store is not None:
                     store.discard_draft(stage.kind, key)
@@ -131,7 +131,7 @@ def dispatch(workers: Workers, plan: Mapping[str, Stage[Any]], store: Store | No
                 raise RunError(outcome.problem)
             else:
                 left.remove(key)
-                reporter.done(stage.kind)
+                reporter.done(training=stage.trains)
 
 
 def _given_up(stage: Stage[Any], times: int, why: str) -> str:

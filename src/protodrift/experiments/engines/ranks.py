@@ -16,7 +16,7 @@ from ...errors import RunError
 from ...methods import Method
 from ..stages import Packed
 from ..store import Store
-from ..tree import Tree
+from ..tree import Tree, announce
 
 
 class SharedStore:
@@ -92,8 +92,8 @@ def compute_together(tree: Tree, methods: Mapping[str, Method], reporter: Report
     world.agree("data, settings or threads", repr(list(stages)))
 
     def missing() -> list[str]:
-        plan = {key: stage.kind for key, stage in tree.plan(methods).items() if stage.kind != "readout"}
-        reporter.plan(plan)
+        plan = {key: stage for key, stage in tree.plan(methods).items() if stage.kind != "readout"}
+        announce(plan.values(), reporter)
         return list(plan)
 
     planned = world.on_first(missing)

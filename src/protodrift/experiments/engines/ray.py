@@ -31,8 +31,8 @@ import torch
 
 from ... import __version__
 from ...common import machine
+from ...common.progress import Progress
 from ...errors import InputError, RunError
-from ...training.trainer import Progress
 from ..store import Store
 from .dispatch import Outcome
 from .worker import Job, Setting, Tell, compute

@@ -9,11 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...common import machine
-from ...common.progress import Reporter
+from ...common.progress import OnProgress, Progress, Reporter
 from ...errors import ProtodriftError
 from ...methods import Method
-from ...training.trainer import OnProgress, Progress
-from ..stages import describe
 from ..tree import Tree
 
 Tell = Callable[[int, str, "Progress | None"], None]
@@ -62,9 +60,9 @@ class _Telling(Reporter):
         self.tell: Tell = lambda number, label, at: None
 
     @contextmanager
-    def training(self, method: Method, task: int) -> Iterator[OnProgress | None]:
+    def training(self, label: str) -> Iterator[OnProgress | None]:
         """Give a callback for one training."""
-        label, said = describe(method, task), 0.0
+        said = 0.0
 
         def update(at: Progress) -> None:
             nonlocal said

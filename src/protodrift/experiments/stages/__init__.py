@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import Given, Packed, Stage, describe
+from .base import Given, Packed, Stage
 from .embed import Embed, Embeddings
 from .networks import Consolidate, Root, Train, Warm, network_after, trained_after
 from .readout import ReadOut, ReadoutResult
@@ -37,7 +37,6 @@ __all__ = [
     "Stage",
     "Train",
     "Warm",
-    "describe",
     "network_after",
     "trained_after",
 ]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from ...common.progress import Reporter, silent
 from ...common.tensorfiles import Tensors
-from ...methods import Method
+from ...methods import Method, training_name
 from ...training.checkpoint import Checkpoint
 from ..setup import Setup
 
@@ -106,13 +106,4 @@ class Stage(ABC, Generic[V]):
         return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()
 
     def __str__(self) -> str:
-        return f"{self.kind} ({describe(self.method, self.task)})"
-
-
-def describe(method: Method, task: int) -> str:
-    """Name a training shortly: `Triplet+EWC, task 2`; task 0 is the warm-up."""
-    if task == 0:
-        return "warm-up"
-    parts = [type(part).__name__ for part in (method.objective, *method.penalties)]
-    parts += [type(method.exemplars).__name__] if method.exemplars is not None else []
-    return f"{'+'.join(parts)}, task {task}"
+        return f"{self.kind} ({training_name(self.method, self.task)})"

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ...common.tensorfiles import Tensors
 from ...data.examples import Examples
-from ...methods import Method
+from ...methods import Method, training_name
 from ...training.config import Training
 from ...training.trainer import Trained, consolidate, train_network
 from ..identity import described
@@ -45,7 +45,7 @@ class _NetworkStage(Stage[Trained]):
 
     def train(self, before: Trained, training: Training, given: Given) -> Trained:
         """Train the network of this stage; without what penalties and exemplars keep, which `Consolidate` has."""
-        with given.reporter.training(self.method, self.task) as on_progress:
+        with given.reporter.training(training_name(self.method, self.task)) as on_progress:
             trained = train_network(
                 before,
                 self.setup.data(max(1, self.task)),
