@@ -38,7 +38,9 @@ def register(commands: Commands) -> None:
     parser.add_argument("--pairs-old", metavar="A.npy", type=Path, required=True, help="(N, D_old) by the old model")
     parser.add_argument("--pairs-new", metavar="B.npy", type=Path, required=True, help="(N, D_new) by the new model")
     parser.add_argument("--vectors", metavar="STORE", type=Path, required=True, help=".npy, .parquet or .faiss (flat)")
-    parser.add_argument("--out", metavar="NEW", type=Path, required=True, help="the new store; the end says the format")
+    parser.add_argument(
+        "--out", metavar="NEW", type=Path, required=True, help="the new store; its ending is the format"
+    )
     parser.add_argument("--column", metavar="NAME", help="of a Parquet file, where several could be meant")
     parser.add_argument(
         "--metric", choices=("l2", "ip", "cosine"), help="of your searches (default: the index's, or l2)"
@@ -104,7 +106,7 @@ def _as_text(result: Transported) -> str:
     if result.reembed:
         lines.append(f"rows worth re-embedding first: {result.reembed}")
     if result.dropped:
-        lines.append(f"not carried along: {result.dropped}; the format of {result.out.name} has no place for them")
+        lines.append(f"not kept: {result.dropped}; the format of {result.out.name} cannot hold them")
     return "\n".join(lines)
 
 

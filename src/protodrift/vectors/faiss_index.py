@@ -5,7 +5,6 @@ A flat index is one block of memory in FAISS itself, so reading and writing one 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .formats import Chunk, Sink, Source, needs_extra
+from .formats import Chunk, Sink, Source, needs_extra, sync_file
 
 try:
     import faiss
@@ -68,7 +67,7 @@ class FaissSink(Sink):
             wrapper, self._ids = source.keeps
             self._index = wrapper(self._flat)
 
-    def write(self, vectors: np.ndarray, uncertainty: np.ndarray | None = None, beside: Any = None) -> None:
+    def write(self, vectors: np.ndarray, uncertainty: np.ndarray | None = None, columns: Any = None) -> None:
         """Add vectors."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if self._unit:
@@ -83,5 +82,4 @@ class FaissSink(Sink):
     def finish(self) -> None:
         """Write the file, and bring it to the disk."""
         faiss.write_index(self._index, str(self.draft))
-        with open(self.draft, "rb+") as file:
-            os.fsync(file.fileno())
+        sync_file(self.draft)

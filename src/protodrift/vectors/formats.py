@@ -17,7 +17,7 @@ from ..common.files import sync_directory
 from ..errors import InputError, did_you_mean
 
 FORMATS = {".npy": "npy", ".parquet": "parquet", ".pq": "parquet", ".faiss": "faiss", ".index": "faiss"}
-"""Ends of file names, and what they mean."""
+"""File name endings and their formats."""
 
 _FLOATS = ("float16", "float32", "float64")
 
@@ -28,11 +28,11 @@ class Chunk:
 
     Attributes:
         vectors: (n, D), as they are stored.
-        beside: what else the store holds about these rows: a Parquet batch, or None.
+        columns: what else the store holds about these rows: a Parquet batch, or None.
     """
 
     vectors: np.ndarray
-    beside: Any = None
+    columns: Any = None
 
 
 class Source(ABC):
@@ -43,7 +43,7 @@ class Source(ABC):
         count, width: N and D.
         dtype: of the stored numbers.
         metric: what its searches compare by, if the store says so: "l2" or "ip".
-        keeps: what it holds beside vectors and only its own format can hold: a Parquet schema, the ids of an index.
+        keeps: what only its own format can hold: a Parquet schema, the ids of an index.
     """
 
     path: Path
@@ -58,29 +58,26 @@ class Source(ABC):
         """Yield the vectors in order, at most `rows` at a time."""
 
     def close(self) -> None:  # noqa: B027  most have nothing to close
-        """Let the file go."""
+        """Close the file."""
 
 
 class Sink(ABC):
-    """A store that is written chunk by chunk under another name; it takes its own name only by `commit`.
-
-    Left without a commit (an error, Ctrl-C), it leaves nothing.
-    """
+    """A store that is written chunk by chunk under another name; `commit` gives it its own, else nothing stays."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.draft = path.with_name(f".{path.name}.new")
 
     @abstractmethod
-    def write(self, vectors: np.ndarray, uncertainty: np.ndarray | None, beside: Any) -> None:
-        """Append moved vectors, (n, D), their uncertainty, (n,), and what stood beside them."""
+    def write(self, vectors: np.ndarray, uncertainty: np.ndarray | None, columns: Any) -> None:
+        """Append moved vectors, (n, D), their uncertainty, (n,), and their other columns."""
 
     @abstractmethod
     def finish(self) -> None:
         """Write what is missing; after it the draft is whole and on disk."""
 
     def abandon(self) -> None:  # noqa: B027  most have nothing open
-        """Let go of what `finish` would have closed."""
+        """Close what `finish` would have closed."""
 
     def commit(self) -> None:
         """Give the draft its name, atomically."""
@@ -91,25 +88,30 @@ class Sink(ABC):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with contextlib.suppress(Exception):  # whatever it was that failed has been said already
+        with contextlib.suppress(Exception):  # the error that ended it matters, not this one
             self.abandon()
         self.draft.unlink(missing_ok=True)
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """Memory-map a .npy file of one (N, D) array."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}.") from None
+    except (ValueError, EOFError, OSError) as error:
+        raise InputError(f"{path} cannot be read as a .npy array ({error}).") from None
+    if not isinstance(array, np.ndarray) or array.ndim != 2:
+        shape = getattr(array, "shape", "an archive of arrays")
+        raise InputError(f"{path} must hold one (N, D) array of vectors, got {shape}.")
+    return array
 
 
 class NpySource(Source):
     """An (N, D) array in a .npy file, memory-mapped."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
-            raise InputError(f"there is no file {path}.") from None
-        except (ValueError, EOFError, OSError) as error:
-            raise InputError(f"{path} cannot be read as a .npy array ({error}).") from None
-        if not isinstance(self._array, np.ndarray) or self._array.ndim != 2:
-            shape = getattr(self._array, "shape", "an archive")
-            raise InputError(f"{path} must hold one (N, D) array of vectors, got {shape}.")
+        self.path, self._array = path, read_npy(path)
         (self.count, self.width), self.dtype = self._array.shape, self._array.dtype
         check_dtype(path, str(self.dtype))
 
@@ -129,15 +131,14 @@ class NpySink(Sink):
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._file, header)
 
-    def write(self, vectors: np.ndarray, uncertainty: np.ndarray | None = None, beside: Any = None) -> None:
+    def write(self, vectors: np.ndarray, uncertainty: np.ndarray | None = None, columns: Any = None) -> None:
         """Append rows."""
         self._file.write(np.ascontiguousarray(vectors, dtype=self._dtype).data)
 
     def finish(self) -> None:
-        """Bring it to the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Sync and close the file."""
         self._file.close()
+        sync_file(self.draft)
 
     def abandon(self) -> None:
         """Close the file."""
@@ -145,7 +146,7 @@ class NpySink(Sink):
 
 
 def format_of(path: Path) -> str:
-    """Return the format that a file's name says."""
+    """Return the format that a file name's ending stands for."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(
             f"{path}: vectors are kept in .npy, .parquet or .faiss files, got a name that ends in {path.suffix!r}. "
@@ -155,7 +156,7 @@ def format_of(path: Path) -> str:
 
 
 def open_source(path: Path, column: str | None = None) -> Source:
-    """Open a store by its name's end.
+    """Open a store by the ending of its name.
 
     Args:
         path: the file.
@@ -181,8 +182,8 @@ def open_sink(path: Path, source: Source, width: int, dtype: np.dtype[Any], metr
     """Begin a store of as many vectors as `source` has.
 
     Args:
-        path: the file to make; its name's end says the format.
-        source: where the vectors come from: what stands beside them goes along if the format is the same.
+        path: the file to make; the ending of its name is the format.
+        source: where the vectors come from; its other columns or ids are kept if the format is the same.
         width, dtype: of the moved vectors.
         metric: of a FAISS index.
         uncertainty: whether each vector has one; a Parquet file takes it as a column.
@@ -208,6 +209,12 @@ def check_dtype(path: Path, dtype: str) -> None:
     """Refuse numbers that are not floats."""
     if np.dtype(dtype).newbyteorder("=").name not in _FLOATS:
         raise InputError(f"{path} holds {dtype} numbers: vectors must be {', '.join(_FLOATS)}. Convert them first.")
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file to the disk."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
 
 
 def needs_extra(what: str, error: ImportError) -> InputError:

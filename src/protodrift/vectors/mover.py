@@ -115,14 +115,14 @@ class Mover:
     Attributes:
         fitted: the estimator, fitted on all pairs.
         unit: whether moved vectors are brought to length 1, as the new model's are.
-        doubt: the uncertainty of each vector.
+        uncertainty: estimates how far each moved vector may be off.
         report: how good it is on held-out pairs.
         width_old, width_new: D_old and D_new.
     """
 
     fitted: FittedDrift
     unit: bool
-    doubt: Uncertainty
+    uncertainty: Uncertainty
     report: HeldOutReport
     width_old: int
     width_new: int
@@ -136,7 +136,7 @@ class Mover:
         vectors = torch.from_numpy(np.array(x, dtype=np.float32))
         if vectors.ndim != 2 or vectors.shape[1] != self.width_old:
             raise InputError(f"vectors must be (n, {self.width_old}) as the old pairs are, got {tuple(vectors.shape)}.")
-        return self.applied()(vectors).numpy(), self.doubt(vectors).numpy()
+        return self.applied()(vectors).numpy(), self.uncertainty(vectors).numpy()
 
 
 def fit_mover(
@@ -173,12 +173,12 @@ def fit_mover(
     fitted = [_fit(one, old[fitting], new[fitting]) for one in candidates]
     best, tried = _choose(candidates, fitted, old[choosing], new[choosing], unit, metric)
     move = _applied(fitted[best], unit)
-    report, doubt = _judge(move, old, new, choosing, judging, metric)
+    report, uncertainty = _judge(move, old, new, choosing, judging, metric)
     final = _fit(candidates[best], old, new)
     return Mover(
         final,
         unit,
-        doubt,
+        uncertainty,
         HeldOutReport(candidates[best], tried, len(fitting), part, metric, **report),
         old.shape[1],
         new.shape[1],

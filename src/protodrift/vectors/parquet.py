@@ -1,8 +1,7 @@
-"""Vectors as a list column of a Parquet file; the other columns go along. Extra: `vectors` (pyarrow)."""
+"""Vectors as a list column of a Parquet file; the other columns are kept. Extra: `vectors` (pyarrow)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, did_you_mean
-from .formats import Chunk, Sink, Source, needs_extra
+from .formats import Chunk, Sink, Source, needs_extra, sync_file
 
 try:
     import pyarrow as pa
@@ -130,9 +129,9 @@ class ParquetSink(Sink):
             self._schema = self._schema.append(pa.field(self._uncertainty, pa.float32()))
         self._writer = pq.ParquetWriter(self.draft, self._schema)
 
-    def write(self, vectors: np.ndarray, uncertainty: np.ndarray | None, beside: Any) -> None:
+    def write(self, vectors: np.ndarray, uncertainty: np.ndarray | None, columns: Any) -> None:
         """Append a row group."""
-        arrays = list(beside.columns) if isinstance(beside, pa.RecordBatch) else [None]
+        arrays = list(columns.columns) if isinstance(columns, pa.RecordBatch) else [None]
         values = pa.array(np.ascontiguousarray(vectors, dtype=self._dtype).reshape(-1))
         kind = self._schema.field(self._at).type
         if pa.types.is_fixed_size_list(kind):
@@ -150,8 +149,7 @@ class ParquetSink(Sink):
     def finish(self) -> None:
         """Write the footer, and bring the file to the disk."""
         self._writer.close()
-        with open(self.draft, "rb+") as file:
-            os.fsync(file.fileno())
+        sync_file(self.draft)
 
     def abandon(self) -> None:
         """Close the writer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..common.geometry import squared_distances
 from ..errors import InputError, did_you_mean
 
 METRICS = ("l2", "ip", "cosine")
@@ -23,12 +24,7 @@ def similarity(queries: torch.Tensor, vectors: torch.Tensor, metric: str) -> tor
     check_metric(metric)
     if metric == "cosine":
         queries, vectors = (torch.nn.functional.normalize(part, dim=1) for part in (queries, vectors))
-    if metric != "l2":
-        return queries @ vectors.T
-    center = vectors.mean(dim=0)  # against cancellation: distances do not change
-    queries, vectors = queries - center, vectors - center
-    squares = queries.square().sum(dim=1, keepdim=True) + vectors.square().sum(dim=1)
-    return torch.addmm(squares, queries, vectors.T, alpha=2, beta=-1).clamp_(max=0)
+    return -squared_distances(queries, vectors) if metric == "l2" else queries @ vectors.T
 
 
 def nearest(

@@ -13,7 +13,7 @@ import torch
 from ..common.files import sync_directory
 from ..drift.base import Drift
 from ..errors import InputError
-from .formats import NpySink, Sink, Source, format_of, open_sink, open_source, stored_dtype
+from .formats import NpySink, Sink, Source, format_of, open_sink, open_source, read_npy, stored_dtype
 from .mover import HeldOutReport, Mover, fit_mover
 
 OnProgress = Callable[[str, int, "int | None"], None]
@@ -70,7 +70,7 @@ def transport(
     Args:
         pairs_old, pairs_new: (N, D_old) and (N, D_new), arrays or .npy files; row i of both is the same item.
         vectors: the store: .npy, .parquet or a flat .faiss index of D_old vectors. It is not changed.
-        out: the new store; its name's end says the format.
+        out: the new store; the ending of its name is the format.
         drift: the estimator; None: the best of a few on held-out pairs.
         metric: of the searches: "l2", "ip" or "cosine"; None: the index's own, else "l2".
         uncertainty: estimate for every vector how far it may be off: `OUT.uncertainty.npy`, or a Parquet column.
@@ -122,36 +122,36 @@ def _stream(
     on_progress: OnProgress | None,
 ) -> None:
     dtype = stored_dtype(target, source.dtype)
-    apply, doubting = mover.applied(), uncertainty or reembed > 0
+    apply, with_uncertainty = mover.applied(), uncertainty or reembed > 0
     rows = max(1, _CHUNK_BYTES // (4 * max(mover.width_old, mover.width_new)))
     worst, done = _Worst(reembed), 0
     with contextlib.ExitStack() as stack:
         main = stack.enter_context(open_sink(target, source, mover.width_new, dtype, metric, uncertainty))
-        beside: list[Sink] = []
+        sidecar_sinks: list[Sink] = []
         if "uncertainty" in sidecars:
             one = NpySink(sidecars["uncertainty"], (source.count,), np.dtype(np.float32))
-            beside.append(stack.enter_context(one))
+            sidecar_sinks.append(stack.enter_context(one))
         for chunk in source.chunks(rows):
             x = torch.from_numpy(np.array(chunk.vectors, dtype=np.float32))
             moved = apply(x)
             _check_moved(source, x, moved, done, dtype)
-            doubt = mover.doubt(x).numpy() if doubting else None
-            main.write(moved.numpy(), doubt, chunk.beside)
-            if doubt is not None:
-                for sink in beside:
-                    sink.write(doubt, None, None)
-                worst.see(doubt, done)
+            uncertain = mover.uncertainty(x).numpy() if with_uncertainty else None
+            main.write(moved.numpy(), uncertain, chunk.columns)
+            if uncertain is not None:
+                for sink in sidecar_sinks:
+                    sink.write(uncertain, None, None)
+                worst.see(uncertain, done)
             done += len(x)
             if on_progress is not None:
                 on_progress("vectors", done, source.count)
         if "reembed" in sidecars:
             rows_sink = NpySink(sidecars["reembed"], (len(worst.rows),), np.dtype(np.int64))
-            beside.append(stack.enter_context(rows_sink))
+            sidecar_sinks.append(stack.enter_context(rows_sink))
             rows_sink.write(worst.rows)
-        for sink in (*beside, main):
+        for sink in (*sidecar_sinks, main):
             sink.finish()
         _remove_stale(target, sidecars)
-        for sink in (*beside, main):  # the store last: where it is, all is
+        for sink in (*sidecar_sinks, main):  # the store last: where it is, all is
             sink.commit()
 
 
@@ -174,7 +174,7 @@ class _Worst:
 
 
 def _check_moved(source: Source, x: torch.Tensor, moved: torch.Tensor, start: int, dtype: np.dtype[np.generic]) -> None:
-    """Refuse vectors that are not finite, before or after: a search would meet them much later, and say nothing."""
+    """Refuse vectors that are not finite, before or after: a search would meet them much later, without an error."""
     finite = torch.isfinite(moved).all(dim=1)
     if not bool(finite.all()):
         row = int((~finite).int().argmax())
@@ -185,22 +185,7 @@ def _check_moved(source: Source, x: torch.Tensor, moved: torch.Tensor, start: in
 
 
 def _pairs(value: str | Path | np.ndarray) -> np.ndarray:
-    if not isinstance(value, (str, Path)):
-        return np.asarray(value)
-    path = Path(value)
-    try:
-        pairs = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}.") from None
-    except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a .npy array ({error}).") from None
-    if not isinstance(pairs, np.ndarray):
-        raise InputError(f"{path} is an archive of arrays: give one (N, D) array in a .npy file.")
-    return pairs
-
-
-def _in_columns(target: Path) -> bool:
-    return format_of(target) == "parquet"
+    return read_npy(Path(value)) if isinstance(value, (str, Path)) else np.asarray(value)
 
 
 def _beside(target: Path, name: str) -> Path:
@@ -208,12 +193,12 @@ def _beside(target: Path, name: str) -> Path:
 
 
 def _sidecars(target: Path, uncertainty: bool, reembed: int) -> dict[str, Path]:
-    wanted = {"uncertainty": uncertainty and not _in_columns(target), "reembed": bool(reembed)}
+    wanted = {"uncertainty": uncertainty and format_of(target) != "parquet", "reembed": bool(reembed)}
     return {name: _beside(target, name) for name in _SIDECARS if wanted[name]}
 
 
 def _remove_stale(target: Path, sidecars: dict[str, Path]) -> None:
-    """Remove what an earlier run left and this one does not replace: it speaks of rows of another store."""
+    """Remove what an earlier run left and this one does not replace: its rows are those of another store."""
     stale = [_beside(target, name) for name in _SIDECARS if name not in sidecars]
     for file in stale:
         file.unlink(missing_ok=True)
@@ -225,8 +210,8 @@ def _check_target(path: Path, target: Path, reembed: int, source: Source, force:
         raise InputError(f"reembed={reembed} must be between 0 and the {source.count} vectors of {path}.")
     if not source.count:
         raise InputError(f"{path} holds no vectors.")
-    stored_dtype(target, source.dtype)  # refuses an unknown end of the name
-    # Also the sidecars that this run does not write: beside a new store they would speak of the wrong rows.
+    stored_dtype(target, source.dtype)  # refuses an unknown ending
+    # Also the sidecars that this run does not write: beside a new store their row numbers would be wrong.
     for file in (target, *(_beside(target, name) for name in _SIDECARS)):
         if file.is_dir():
             raise InputError(f"{file} is a folder. Name a file.")
