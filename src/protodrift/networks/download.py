@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
-import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -73,7 +73,7 @@ def fetch(url: str) -> Path:
         with FileLock(kept.with_name(f".{kept.name}.lock")):
             if kept.is_file() and sha256_of(kept).startswith(expected):
                 return kept
-            print(f"protodrift: downloading {address}", file=sys.stderr)
+            logging.getLogger("protodrift").info("downloading %s", address)
             download(RemoteFile(address, unpack=False), kept, on_progress=_limited)
             got = sha256_of(kept)
             if not got.startswith(expected):

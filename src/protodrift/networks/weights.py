@@ -15,9 +15,9 @@ Nothing in a weight file is ever executed.
 from __future__ import annotations
 
 import importlib.util
-import sys
+import logging
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ import torch
 from torch import nn
 
 from ..data.arrays import InputSpec
-from ..distributed import current
 from ..errors import InputError
 from .backbones.efficientnet_lite import RESOLUTIONS, EfficientNetLite
 from .download import expected_hash, fetch, sha256_of
+
+_log = logging.getLogger("protodrift")
 
 _IMAGENET_TERMS = "trained on ImageNet, whose images are for non-commercial research and education"
 _OWN_FILE = "a file of yours"
@@ -251,15 +252,12 @@ def _license_of(url: str) -> str:
 
 # -- into a network --------------------------------------------------------------------------------------------------
 
-_announced: set[str] = set()
 
-
+@cache  # once per process
 def announce(file: WeightFile) -> None:
-    """Say once in a process, on standard error, whose weights these are and under which license."""
-    if file.source == _OWN_FILE or file.sha256 in _announced or not current().is_first:
-        return
-    _announced.add(file.sha256)
-    print(f"protodrift: weights from {file.source}, sha256 {file.sha256[:12]}; {file.license}.", file=sys.stderr)
+    """Log whose weights these are and under which license."""
+    if file.source != _OWN_FILE:
+        _log.info("weights from %s, sha256 %s; %s.", file.source, file.sha256[:12], file.license)
 
 
 def load_backbone_weights(backbone: nn.Module, path: str | Path) -> None:

@@ -1,6 +1,6 @@
 """Metric-learning losses, computed by pytorch-metric-learning.
 
-That library normalizes embeddings and averages only the non-zero losses unless told otherwise. Here z is used as it is
+That library normalizes embeddings and averages only the non-zero losses by default. Here z is used as it is
 (the network normalizes, or does not) and the mean goes over all terms, so that Eq. 1 is Eq. 1. Both choices are passed
 explicitly.
 
