@@ -42,6 +42,9 @@ from protodrift.training.config import Training
 from protodrift.training.context import TaskContext
 from protodrift.training.trainer import Trained
 
+sys.path.append(str(Path(__file__).parents[2]))  # a program finds its own folder only
+from tests.own_parts import OwnMeanShift, OwnMedianShift, OwnProduct
+
 STEPS = 20
 CLASSES = 4
 
@@ -204,6 +207,8 @@ LESSONS = {
     "ridge": {"drift": Ridge()},
     "gated": {"drift": Gated(SDC(0.3))},
     "local": {"drift": Gated(LocalLinear())},
+    "own sums": {"drift": OwnMeanShift(), "readout": OwnProduct()},
+    "own gathered": {"drift": OwnMedianShift()},
     "slda": {"drift": None, "readout": StreamingLDA(), "schedule": Schedule(train="first")},
 }
 """Tasks of a classifier. SDC and SLDA declare sums; for the others every rank gathers the embeddings."""

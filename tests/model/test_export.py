@@ -26,10 +26,7 @@ def test_onnxruntime_gives_the_same_distances_and_classes(make_classifier, color
     for count in (1, 7, 36):  # any number of images
         embedding, distances, chosen = session.run(None, {"images": images[:count]})
         assert np.allclose(embedding, clf.transform(X[:count]), atol=1e-5)
-        space = readout.space
-        expected = distances_to(space(clf._embed(X[:count])), space(clf.state_.prototypes.means))
-        if isinstance(readout, (NearestClassMean, StreamingLDA)):
-            expected = distances_to(clf._embed(X[:count]), clf.state_.prototypes.means)
+        expected = distances_to(readout.space(clf._embed(X[:count])), readout.centers(clf.state_.prototypes.means))
         assert np.abs(distances - expected.numpy()).max() < 1e-4
         scores = clf._scores(X[:count]).numpy()
         two = np.sort(scores, axis=1)[:, -2:]

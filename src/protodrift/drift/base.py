@@ -20,7 +20,10 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 
 
 class FittedDrift(ABC):
-    """An estimator that has seen how the current images moved; it can be asked about any prototypes."""
+    """An estimator that has seen how the current images moved; it can be asked about any prototypes.
+
+    A subclass has `explain`. Optional: `gaussians`, if it moves covariances, and `linear`, if it is one linear map.
+    """
 
     @abstractmethod
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -53,6 +56,13 @@ class FittedDrift(ABC):
             return self.explain(prototypes)[0]
         check_gaussians(prototypes, covariances)
         return self.gaussians(prototypes, covariances)
+
+    def linear(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return A (D_old, D_new) and b (D_new,) of a movement x -> x A + b; None: it is no such map.
+
+        Whoever moves millions of vectors needs no more than that.
+        """
+        return None
 
     def diagnostics(self, prototypes: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return named (K,) values on how well supported each movement is."""
@@ -87,14 +97,18 @@ class Drift(Config, ABC):
     A subclass is a frozen dataclass with `fit`. Everything else is optional:
 
     - `keeps`: what it needs to be kept of every class beside the mean.
+    - `draws`: whether runs keep pictures of what it did.
     - `sums` and `fit_sums`: for images that lie in pieces (on ranks). An estimator that declares no sums still works
       there: the embeddings of all pieces are gathered.
     - `needs_networks` and `probe`: for estimators that need images and both networks.
-    - `evaluation_only`: for those that need old data.
+    - `evaluation_only` and `knowing`: for those that need the true new means, which only an experiment has.
     """
 
     evaluation_only: ClassVar[bool] = False
-    """Whether it needs old data, which a real learner does not have."""
+    """Whether it needs old data, which a real learner does not have: then it has `knowing` beside `fit`."""
+
+    draws: ClassVar[bool] = False
+    """Whether a run keeps pictures of the vector field and of the prototypes that it moved."""
 
     needs_networks: ClassVar[bool] = False
     """Whether it makes its pairs from images and both networks: then it has `probe` beside `fit`."""
@@ -146,6 +160,10 @@ class Drift(Config, ABC):
             prototypes: (K, D) that will be asked about.
         """
         raise InputError(f"{type(self).__name__} does not look at images: use fit(z_old, z_new).")
+
+    def knowing(self, true_means: torch.Tensor) -> FittedDrift:
+        """Fit on the true new means of the old classes, (K, D), in prototype order; for evaluation only."""
+        raise InputError(f"{type(self).__name__} needs no true means: use fit(z_old, z_new).")
 
 
 def check_pairs(z_old: torch.Tensor, z_new: torch.Tensor, *, same_size: bool = True, empty: bool = False) -> None:

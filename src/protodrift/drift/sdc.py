@@ -67,6 +67,7 @@ class SDC(Drift):
             [1., 1., 1.]])
     """
 
+    draws: ClassVar[bool] = True
     sigma: float = 0.3
     rules: ClassVar = {"sigma": number(above=0)}
 

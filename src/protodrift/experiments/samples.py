@@ -18,7 +18,6 @@ import torch
 from ..common.files import json_sha256, sync_directory
 from ..common.labels import Label
 from ..common.tensorfiles import Tensors, read_folder, write_folder
-from ..drift import SDC
 from ..errors import InputError, ModelFileError, RunError
 from ..methods import Method
 from .tree import Tree
@@ -102,7 +101,7 @@ def take(tree: Tree, name: str, method: Method) -> Picture:
     Args:
         tree: the stages of a stream of two or more tasks.
         name: what the method is called.
-        method: a method whose drift is an `SDC`.
+        method: a method whose drift can be drawn (`Drift.draws`), such as SDC.
 
     Raises:
         InputError: if there is no drift to draw.
@@ -110,8 +109,11 @@ def take(tree: Tree, name: str, method: Method) -> Picture:
     last = len(tree.stream)
     if last < 2:
         raise InputError("a picture of drift needs a second task: a stream of one task has no drift.")
-    if not isinstance(method.drift, SDC):
-        raise InputError(f"a picture of drift needs a method with drift=SDC(sigma=...), got drift={method.drift!r}.")
+    if method.drift is None or not method.drift.draws:
+        raise InputError(
+            f"a picture of drift needs an estimator that can be drawn (`Drift.draws`), such as SDC(sigma=0.3), got "
+            f"drift={method.drift!r}."
+        )
     classes, space = tree.stream.classes, method.readout.space
     task, embeddings = tree.stream[last - 1], tree.embeddings(method, last)
     prototypes = tree.prototypes(method, last).means
@@ -181,11 +183,11 @@ def sample(rows: torch.Tensor, per_class: int = PER_CLASS, in_all: int = IN_ALL)
 
 
 def keep(run_directory: Path, tree: Tree, methods: Mapping[str, Method]) -> None:
-    """Write the pictures of all methods with SDC into a run directory, unless they are there already.
+    """Write the pictures of all methods whose drift can be drawn into a run directory, unless they are there already.
 
     The caller holds the lock of the directory.
     """
-    wanted = {name: method for name, method in methods.items() if isinstance(method.drift, SDC)}
+    wanted = {name: method for name, method in methods.items() if method.drift is not None and method.drift.draws}
     if len(tree.stream) < 2 or not wanted:
         return
     _clear(run_directory)

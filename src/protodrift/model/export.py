@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from ..common.machine import usable_cpus
 from ..errors import InputError
 from ..learner import IncrementalClassifier
 from ..networks.embedder import Embedder
-from ..readouts import NearestClassMean, NearestExemplarMean, StreamingLDA
 from ..training.calibration import distances_to
 from ..training.evolution import readout_view
 
@@ -43,23 +43,29 @@ class Exported:
 
 
 class _Graph(nn.Module):
-    """z = F(x); d_k = |z - mu_k|; the class by the read-out."""
+    """z = F(x); d_k = |space(z) - mu_k|; the class by the read-out's linear map."""
 
     means: torch.Tensor
     weights: torch.Tensor
     bias: torch.Tensor
 
-    def __init__(self, network: Embedder, means: torch.Tensor, linear: tuple[torch.Tensor, torch.Tensor], unit: bool):
+    def __init__(
+        self,
+        network: Embedder,
+        space: Callable[[torch.Tensor], torch.Tensor],
+        means: torch.Tensor,
+        weights: torch.Tensor,
+        bias: torch.Tensor,
+    ):
         super().__init__()
-        self.network = network
-        self.unit = unit
+        self.network, self.space = network, space
         self.register_buffer("means", means)
-        self.register_buffer("weights", linear[0])
-        self.register_buffer("bias", linear[1])
+        self.register_buffer("weights", weights)
+        self.register_buffer("bias", bias)
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         z = self.network(images)
-        space = nn.functional.normalize(z, dim=1) if self.unit else z
+        space = self.space(z)
         # As differences, not as |z|^2 - 2 z.mu + |mu|^2: float32 has few digits left after that cancels.
         distances = (space[:, None, :] - self.means[None]).square().sum(dim=2).sqrt()
         scores = space @ self.weights + self.bias
@@ -122,24 +128,19 @@ def _extra() -> Any:
 
 
 def _graph(clf: IncrementalClassifier) -> _Graph:
-    """Write the read-out as a linear map of the embedding: argmax_k z.w_k + b_k."""
+    """Write the read-out as a linear map of the embedding: argmax_k space(z) . w_k + b_k."""
     state, readout = clf._learned(), clf.readout
-    means = state.prototypes.means.float()
-    if isinstance(readout, NearestExemplarMean):
-        means = readout.space(means)
-    if type(readout) in (NearestClassMean, NearestExemplarMean):
-        # -|z - mu|^2 = 2 z.mu - |mu|^2 - |z|^2, and the last part is the same for all classes.
-        linear = 2 * means.T, -means.square().sum(dim=1)
-    elif type(readout) is StreamingLDA:
-        weights, bias = readout.linear(state.prototypes.means, state.readout_state)
-        linear = weights.float(), bias.float()
-    else:
+    prototypes, network = state.prototypes, state.trained.network
+    linear = readout.linear(readout_view(prototypes.means[:0], prototypes, network, state.readout_state))
+    if linear is None:
         raise InputError(
-            f"{type(readout).__name__} cannot be exported: an exported graph answers by prototypes, and this read-out "
-            "needs classification heads or more networks. NearestClassMean and StreamingLDA can."
+            f"{type(readout).__name__} cannot be exported: an exported graph scores classes by a linear map of the "
+            "embedding, and this read-out has none (`Readout.linear`), or needs classification heads or more networks. "
+            "NearestClassMean and StreamingLDA can."
         )
-    network = state.trained.network
-    return _Graph(network, means, linear, isinstance(readout, NearestExemplarMean)).eval()
+    weights, bias = linear
+    centers = readout.centers(prototypes.means)
+    return _Graph(network, readout.space, centers.float(), weights.float(), bias.float()).eval()
 
 
 def _examples(clf: IncrementalClassifier, count: int) -> torch.Tensor:
@@ -189,9 +190,7 @@ def _check(clf: IncrementalClassifier, runtime: Any, content: bytes) -> float:
     from ..networks.embedder import embed
 
     z = embed(state.trained.network, images)
-    expected = distances_to(clf.readout.space(z).double(), clf.readout.space(state.prototypes.means).double())
-    if not isinstance(clf.readout, NearestExemplarMean):
-        expected = distances_to(z.double(), state.prototypes.means.double())
+    expected = distances_to(clf.readout.space(z).double(), clf.readout.centers(state.prototypes.means).double())
     difference = float(np.abs(distances - expected.numpy()).max())
     scores = clf.readout.scores(readout_view(z, state.prototypes, state.trained.network, state.readout_state))
     top = scores.topk(min(2, scores.shape[1]), dim=1).values

@@ -82,6 +82,8 @@ class Readout(Config, ABC):
     - `learn`: what is learned from a finished task beside prototypes; `refreshed`, if a class can come again.
     - `sums` and `learn_sums`: the same for images that lie in pieces (on ranks). A read-out that learns and declares no
       sums still works there: the embeddings of all pieces are gathered.
+    - `centers`: where prototypes are compared, if not where they are.
+    - `linear`: the scores as a linear map, where they are one; then a model can be exported.
     - `coordinates`: where distances say how sure an answer is.
     - `uses_prototypes`, `needs_heads`, `needs_every_network`: what it looks at.
     """
@@ -108,6 +110,20 @@ class Readout(Config, ABC):
     def space(self, z: torch.Tensor) -> torch.Tensor:
         """Map embeddings into the space in which prototypes are averaged and compared, (N, D) -> (N, D)."""
         return z
+
+    def centers(self, prototypes: torch.Tensor) -> torch.Tensor:
+        """Return where classes are compared with images in `space`, (K, D) -> (K, D): their prototypes."""
+        return prototypes
+
+    def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the scores as a linear map, score_k = space(z) . w_k + b_k up to what all classes share.
+
+        The images of the view are not looked at. An exported graph scores classes by this map.
+
+        Returns:
+            w (D, K) and b (K,), -inf for a class without a prototype; None: the scores are no linear map.
+        """
+        return None
 
     def learn(self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int) -> Tensors:
         """Learn from a finished task's embeddings, in `space`, and return what to keep.
@@ -175,3 +191,30 @@ class Readout(Config, ABC):
     def predict(self, view: View) -> torch.Tensor:
         """Return the row of the best class for each image, (N,); all (N, K) scores never exist at once."""
         return torch.cat([self.scores(part).argmax(dim=1) for part in view.parts()])
+
+
+@dataclass(frozen=True)
+class LinearReadout(Readout):
+    """A read-out whose scores are a linear map of the embedding, in float64. A subclass has `linear`."""
+
+    @abstractmethod
+    def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return w (D, K) and b (K,) in float64, see `Readout.linear`."""
+
+    def scores(self, view: View) -> torch.Tensor:
+        """Return space(z) . w_k + b_k, (N, K); a class without a prototype gets -inf."""
+        weights, bias = self.linear(view)
+        return self.space(view.z).double() @ weights + bias
+
+    def predict(self, view: View) -> torch.Tensor:
+        """Return the row of the best class for each image, (N,); the map is solved for once."""
+        weights, bias = self.linear(view)
+        parts = (self.space(part.z).double() @ weights + bias for part in view.parts())
+        return torch.cat([scores.argmax(dim=1) for scores in parts])
+
+
+def present(prototypes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return prototypes with zeros for classes that have none, (K, D), and 0 or, for those, -inf, (K,): their bias."""
+    valid = torch.isfinite(prototypes).all(dim=1)
+    bias = torch.zeros(len(prototypes), dtype=prototypes.dtype).masked_fill(~valid, -torch.inf)
+    return torch.where(valid[:, None], prototypes, 0.0), bias

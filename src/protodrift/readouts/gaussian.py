@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,16 +12,83 @@ import torch.nn.functional as F
 
 from ..common.config import flag, number, one_of
 from ..common.covariance import Covariance
-from .base import Readout, View
+from .base import LinearReadout, Readout, View, present
+
+
+def squared_mahalanobis(z: torch.Tensor, means: torch.Tensor, covariances: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return d_k(z) = (z - mu_k)' S_k^-1 (z - mu_k), (N, K): inf for a class without a mean.
+
+    Args:
+        z: (N, D) in float64.
+        means: (K, D) mu_k.
+        covariances: K matrices S_k, (D, D); directions in which S_k is zero do not count.
+
+    >>> z, means = torch.tensor([[2.0, 0.0]]).double(), torch.zeros(2, 2).double()
+    >>> squared_mahalanobis(z, means, [torch.eye(2).double(), 4 * torch.eye(2).double()])
+    tensor([[4., 1.]], dtype=torch.float64)
+    """
+    never = torch.full((len(z),), torch.inf, dtype=z.dtype)
+    parts = [
+        _quadratic(z - mu, sigma) if bool(torch.isfinite(mu).all()) else never
+        for mu, sigma in zip(means, covariances, strict=True)
+    ]
+    return torch.stack(parts, dim=1)
+
+
+def fecam_covariance(sigma: torch.Tensor, gamma_1: float, gamma_2: float, normalize: bool) -> torch.Tensor:
+    """Return FeCAM's shrunk and normalized covariance of a class, (D, D) -> (D, D).
+
+        S = Sigma + gamma_1 V_1 I + gamma_2 V_2 (1 - I),   V_1, V_2: mean diagonal and off-diagonal entry of Sigma
+        S <- S / sqrt(diag S diag S')   if `normalize`: correlations
+
+    >>> fecam_covariance(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), 1.0, 1.0, normalize=False)
+    tensor([[4., 2.],
+            [2., 4.]])
+    """
+    size = len(sigma)
+    trace = sigma.trace()
+    on, off = trace / size, (sigma.sum() - trace) / max(size * (size - 1), 1)
+    shrunk = sigma + gamma_2 * off
+    shrunk.diagonal().add_(gamma_1 * on - gamma_2 * off)
+    if normalize:
+        std = shrunk.diagonal().clamp(min=1e-300).sqrt()
+        shrunk = shrunk / std[:, None] / std
+    return shrunk
+
+
+def spherical_covariance(sigma: torch.Tensor, shrinkage: float) -> torch.Tensor:
+    """Return (1 - shrinkage) Sigma + shrinkage (trace Sigma / D) I, (D, D) -> (D, D)."""
+    shrunk = (1 - shrinkage) * sigma
+    shrunk.diagonal().add_(shrinkage * float(sigma.trace()) / len(sigma))
+    return shrunk
+
+
+def ridge_weights(means: torch.Tensor, scatter: torch.Tensor, counts: torch.Tensor, ridge: float) -> torch.Tensor:
+    """Return the weights of ridge regression to one-hot classes, from statistics alone.
+
+        W = (sum_k n_k (Sigma_k + mu_k mu_k') + lambda I)^-1 [n_k mu_k],   lambda = ridge * trace / D
+
+    Args:
+        means: (K, D) mu_k.
+        scatter: (D, D) sum_k n_k Sigma_k.
+        counts: (K,) n_k.
+        ridge: relative to the mean eigenvalue.
+
+    Returns:
+        (D, K).
+    """
+    gram = scatter + means.T @ (counts[:, None] * means)
+    gram.diagonal().add_(ridge * float(gram.trace()) / len(gram))
+    weights: torch.Tensor = torch.linalg.solve(gram, (counts[:, None] * means).T)
+    return weights
 
 
 @dataclass(frozen=True)
 class Mahalanobis(Readout):
     """The class of the smallest Mahalanobis distance, with shrunk and normalized covariances (FeCAM, NeurIPS 2023).
 
-        d_c(z) = (z - mu_c)' S_c^-1 (z - mu_c)
-        S_c = Sigma_c + gamma_1 V_1 I + gamma_2 V_2 (1 - I),  V_1, V_2: mean diagonal and off-diagonal entry of Sigma_c
-        S_c <- S_c / sqrt(diag S_c diag S_c')   if `normalize`: correlations, so that classes of all sizes compare
+    d_c(z) = (z - mu_c)' S_c^-1 (z - mu_c), S_c by `fecam_covariance`: correlations, so that classes of all sizes
+    compare.
 
     A class without any spread, such as one of a single image, takes the mean covariance of the others.
 
@@ -59,22 +126,10 @@ class Mahalanobis(Readout):
         z, means = self.space(view.z).double(), view.prototypes.double()
         if self.normalize:
             z, means = F.normalize(z, dim=1), F.normalize(means, dim=1)
-        parts = [
-            -_quadratic(z - mu, self._shrunk(sigma.double())) if bool(torch.isfinite(mu).all()) else _never(z)
-            for mu, sigma in zip(means, _covariances(view), strict=True)
-        ]
-        return torch.stack(parts, dim=1)
-
-    def _shrunk(self, sigma: torch.Tensor) -> torch.Tensor:
-        size = len(sigma)
-        trace = sigma.trace()
-        on, off = trace / size, (sigma.sum() - trace) / max(size * (size - 1), 1)
-        shrunk = sigma + self.gamma_2 * off
-        shrunk.diagonal().add_(self.gamma_1 * on - self.gamma_2 * off)
-        if self.normalize:
-            std = shrunk.diagonal().clamp(min=1e-300).sqrt()
-            shrunk = shrunk / std[:, None] / std
-        return shrunk
+        shrunk = (
+            fecam_covariance(sigma.double(), self.gamma_1, self.gamma_2, self.normalize) for sigma in _covariances(view)
+        )
+        return -squared_mahalanobis(z, means, shrunk)
 
 
 @dataclass(frozen=True)
@@ -107,22 +162,18 @@ class Bayes(Readout):
     def scores(self, view: View) -> torch.Tensor:
         """Return log-posteriors up to a constant, (N, K), in float64; a class without a prototype gets -inf."""
         z, means = view.z.double(), view.prototypes.double()
-        counts = view.counts.double() if self.prior == "counts" else torch.ones(len(means), dtype=torch.float64)
-        parts = []
-        for mu, sigma, count in zip(means, _covariances(view), counts.tolist(), strict=True):
-            if not bool(torch.isfinite(mu).all()) or count == 0:
-                parts.append(_never(z))
-                continue
-            sigma = sigma.double()
-            shrunk = (1 - self.shrinkage) * sigma
-            shrunk.diagonal().add_(self.shrinkage * float(sigma.trace()) / len(sigma))
-            log_det = torch.linalg.slogdet(shrunk).logabsdet
-            parts.append(math.log(count) - 0.5 * (log_det + _quadratic(z - mu, shrunk)))
-        return torch.stack(parts, dim=1)
+        counts = view.counts.tolist() if self.prior == "counts" else [1] * len(means)
+
+        def shrunk() -> Iterator[torch.Tensor]:  # twice, one after another: all of them may take much memory
+            return (spherical_covariance(sigma.double(), self.shrinkage) for sigma in _covariances(view))
+
+        log_det = torch.stack([torch.linalg.slogdet(sigma).logabsdet for sigma in shrunk()])
+        log_prior = torch.tensor([math.log(n) if n else -math.inf for n in counts], dtype=torch.float64)
+        return log_prior - 0.5 * (log_det + squared_mahalanobis(z, means, shrunk()))
 
 
 @dataclass(frozen=True)
-class RidgeClassifier(Readout):
+class RidgeClassifier(LinearReadout):
     """A linear classifier that needs only means, covariances and counts: the ridge head of DPCR.
 
         W = (sum_c n_c (Sigma_c + mu_c mu_c') + lambda I)^-1 [n_c mu_c],   score_c(z) = z . w_c
@@ -148,21 +199,16 @@ class RidgeClassifier(Readout):
         """Covariances."""
         return self.covariance
 
-    def scores(self, view: View) -> torch.Tensor:
-        """Return z W, (N, K), in float64; a class without a prototype gets -inf."""
-        valid = torch.isfinite(view.prototypes).all(dim=1)
-        means = torch.where(valid[:, None], view.prototypes, 0.0).double()
-        counts = view.counts.double() * valid
+    def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return W; b is 0, or -inf for a class without a prototype."""
+        means, bias = present(view.prototypes.double())
+        counts = view.counts.double() * (bias == 0)
         if "shared" in view.statistics:
-            within = counts.sum() * view.statistics["shared"].double()
+            scatter = counts.sum() * view.statistics["shared"].double()
         else:
-            within = torch.einsum("k,kde->de", counts, view.covariances().double())
-        gram = within + means.T @ (counts[:, None] * means)
-        gram.diagonal().add_(self.ridge * float(gram.trace()) / len(gram))
-        weights: torch.Tensor = torch.linalg.solve(gram, (counts[:, None] * means).T)
-        if self.normalize:
-            weights = F.normalize(weights, dim=0)
-        return (view.z.double() @ weights).masked_fill(~valid, -torch.inf)
+            scatter = torch.einsum("k,kde->de", counts, view.covariances().double())
+        weights = ridge_weights(means, scatter, counts, self.ridge)
+        return F.normalize(weights, dim=0) if self.normalize else weights, bias
 
 
 def _covariances(view: View) -> Iterator[torch.Tensor]:
@@ -197,7 +243,3 @@ def _quadratic(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     real = values > 1e-10 * values[-1:].abs()
     squares: torch.Tensor = (x @ vectors[:, real]).square() / values[real]
     return squares.sum(dim=1)
-
-
-def _never(z: torch.Tensor) -> torch.Tensor:
-    return torch.full((len(z),), -torch.inf, dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ..common.geometry import squared_distances
-from .base import Readout, View
+from .base import Readout, View, present
 
 _AT_ONCE = 2**24  # distances held at once, N x K: 64 MB of float32
 _BLOCK = 1024  # images and prototypes whose 4 MB of products stay in the cache
@@ -60,21 +60,24 @@ class NearestClassMean(Readout):
 
     def scores(self, view: View) -> torch.Tensor:
         """Return negative squared distances, (N, K)."""
-        return -squared_distances(view.z, view.prototypes)
+        return -squared_distances(self.space(view.z), self.centers(view.prototypes))
 
     def predict(self, view: View) -> torch.Tensor:
         """Return the row of the nearest prototype for each image, (N,)."""
-        return nearest_class_mean(view.z, view.prototypes)
+        return nearest_class_mean(self.space(view.z), self.centers(view.prototypes))
+
+    def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return 2 mu_k and -|mu_k|^2: -|z - mu|^2 = 2 z.mu - |mu|^2 - |z|^2, and all classes share the last term."""
+        means, bias = present(self.centers(view.prototypes))
+        return 2 * means.T, bias - means.square().sum(dim=1)
 
 
 @dataclass(frozen=True)
-class NearestExemplarMean(Readout):
+class NearestExemplarMean(NearestClassMean):
     """iCaRL's nearest mean of exemplars: features of unit length, and means that are brought back to unit length.
 
     With exemplars the prototypes are the means of the exemplars, computed anew after every task.
     """
-
-    stores: ClassVar[str] = "a prototype for every class"
 
     @property
     def space_name(self) -> str:
@@ -85,10 +88,6 @@ class NearestExemplarMean(Readout):
         """Return features of unit length."""
         return F.normalize(z, dim=1)
 
-    def scores(self, view: View) -> torch.Tensor:
-        """Return negative squared distances to the means of unit length, (N, K)."""
-        return -squared_distances(self.space(view.z), self.space(view.prototypes))
-
-    def predict(self, view: View) -> torch.Tensor:
-        """Return the row of the nearest mean for each image, (N,)."""
-        return nearest_class_mean(self.space(view.z), self.space(view.prototypes))
+    def centers(self, prototypes: torch.Tensor) -> torch.Tensor:
+        """Return the means, of unit length again."""
+        return F.normalize(prototypes, dim=1)

@@ -9,7 +9,27 @@ import torch
 
 from ..common.config import number
 from ..common.sums import Sums
-from .base import Readout, Tensors, View
+from .base import LinearReadout, Tensors, View, present
+
+
+def discriminants(means: torch.Tensor, covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return linear discriminants of classes that share a covariance: score_k(z) = z . w_k + b_k.
+
+        w_k = S^-1 mu_k,   b_k = -1/2 mu_k . w_k
+
+    Args:
+        means: (K, D) mu_k.
+        covariance: (D, D) S, positive definite.
+
+    Returns:
+        w (D, K) and b (K,).
+
+    >>> weights, bias = discriminants(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.diag(torch.tensor([1.0, 2.0])))
+    >>> weights.T.tolist(), bias.tolist()
+    ([[2.0, 0.0], [0.0, 2.0]], [-2.0, -4.0])
+    """
+    weights: torch.Tensor = torch.linalg.solve(covariance, means.T)
+    return weights, -0.5 * (means.T * weights).sum(dim=0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +66,7 @@ class ScatterSums(Sums):
 
 
 @dataclass(frozen=True)
-class StreamingLDA(Readout):
+class StreamingLDA(LinearReadout):
     """Linear discriminant analysis: class means are the prototypes, and one covariance is shared by all classes.
 
     score_k(z) = z . (Lambda mu_k) - 1/2 mu_k . (Lambda mu_k),  Lambda = ((1 - eps) Sigma + eps I)^-1
@@ -93,11 +113,11 @@ class StreamingLDA(Readout):
         n, m, apart = counts.double(), added_counts.double(), means.double() - added.double()
         return {**readout_state, "scatter": readout_state["scatter"] + ((n * m / (n + m))[:, None] * apart).T @ apart}
 
-    def linear(self, prototypes: torch.Tensor, readout_state: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the discriminants as a linear map, score_k = z . w_k + b_k: w (D, K) and b (K,), in float64."""
-        means = prototypes.double()
-        weights: torch.Tensor = torch.linalg.solve(self._shrunk(readout_state), means.T)  # (D, K): Lambda mu_k
-        return weights, -0.5 * (means.T * weights).sum(dim=0)
+    def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the discriminants."""
+        means, bias = present(view.prototypes.double())
+        weights, constants = discriminants(means, self._shrunk(view.readout_state))
+        return weights, constants + bias
 
     def _shrunk(self, readout_state: Tensors) -> torch.Tensor:
         sigma = readout_state["scatter"] / readout_state["count"]
@@ -118,20 +138,3 @@ class StreamingLDA(Readout):
             axes = torch.linalg.svd(between, full_matrices=False).U[:, : max(1, len(means) - 1)]
         project = torch.linalg.solve_triangular(factor.T, axes, upper=True)  # (D, C): z -> axes' L^-1 z
         return (view.z.double() - center) @ project, (means - center) @ project
-
-    def scores(self, view: View) -> torch.Tensor:
-        """Return the discriminants, (N, K), in float64; a class without a prototype gets -inf."""
-        return self._scores(view.z, *self._map(view))
-
-    def predict(self, view: View) -> torch.Tensor:
-        """Return the row of the best class for each image, (N,); the map is solved for once."""
-        solved = self._map(view)
-        return torch.cat([self._scores(part.z, *solved).argmax(dim=1) for part in view.parts()])
-
-    def _map(self, view: View) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        valid = torch.isfinite(view.prototypes).all(dim=1)
-        return *self.linear(torch.where(valid[:, None], view.prototypes, 0.0), view.readout_state), valid
-
-    @staticmethod
-    def _scores(z: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-        return (z.double() @ weights + bias).masked_fill(~valid, -torch.inf)

@@ -11,7 +11,7 @@ import torch
 
 from ..common import seeding
 from ..drift.base import Drift, FittedDrift
-from ..drift.successors.linear import FittedAffine, Procrustes, Ridge
+from ..drift.successors.linear import Procrustes, Ridge
 from ..errors import InputError
 from .recall import check_metric, first_found, nearest, recall, similarity
 
@@ -215,9 +215,10 @@ def _fit(drift: Drift, old: torch.Tensor, new: torch.Tensor) -> FittedDrift:
 
 
 def _applied(fitted: FittedDrift, unit: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    if isinstance(fitted, FittedAffine):
+    linear = fitted.linear()
+    if linear is not None:
         # One product in float32: leverages in float64 would cost more than the move.
-        weight, bias = fitted.weight.float(), (fitted.target - fitted.center @ fitted.weight).float()
+        weight, bias = (part.float() for part in linear)
 
         def move(x: torch.Tensor) -> torch.Tensor:
             return torch.addmm(bias, x, weight)

@@ -50,11 +50,11 @@ class FittedDualProjection(FittedDrift):
     """The task's map; every class brings its own projection."""
 
     config: DualProjection
-    linear: FittedAffine
+    shared: FittedAffine
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return p A: what can be said without covariances."""
-        return self.linear.explain(prototypes)
+        return self.shared.explain(prototypes)
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return p P_c, and P_c' Phi_c P_c about it.
@@ -62,7 +62,7 @@ class FittedDualProjection(FittedDrift):
         Phi_c is decomposed within the r directions that all classes span, and everything after that has as many columns
         as the class has directions of its own: K r^3 instead of K D^3.
         """
-        p, weight = prototypes.double(), self.linear.weight
+        p, weight = prototypes.double(), self.shared.weight
         basis = Spectrum.of(covariances.sum(dim=0, dtype=torch.float64) + p.T @ p).vectors
         means, moved = p.clone(), covariances.clone()
         for row, sigma in enumerate(covariances):

@@ -39,6 +39,10 @@ class FittedAffine(FittedDrift):
         moved = (x @ self.weight + self.target).to(prototypes.dtype)
         return moved, {"effective_samples": leverage.clamp(min=1e-12).reciprocal().to(prototypes.dtype)}
 
+    def linear(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return A and target - center A."""
+        return self.weight, self.target - self.center @ self.weight
+
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return means and A' Sigma A."""
         return self.explain(prototypes)[0], push(covariances, self.weight)
