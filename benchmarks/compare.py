@@ -147,18 +147,18 @@ def compare(
     for name, method in methods.items():
         drifts: dict[str, Drift | None] = {"none": None, "oracle": Oracle(), **estimators}
         results = tree.run({f"{name} | {label}": with_drift(method, drift) for label, drift in drifts.items()})
-        told = dict(zip(drifts, results.values(), strict=True))
-        none, oracle = told["none"], told["oracle"]
+        outcomes = dict(zip(drifts, results.values(), strict=True))
+        none, oracle = outcomes["none"], outcomes["oracle"]
         cells += [
             Cell(
                 setting,
                 name,
                 tree.seed,
                 label,
-                _accuracy(told[label], metric),
+                _accuracy(outcomes[label], metric),
                 _accuracy(none, metric),
                 _accuracy(oracle, metric),
-                float(np.nanmean(told[label].old_prototype_distance)),
+                float(np.nanmean(outcomes[label].old_prototype_distance)),
                 float(np.nanmean(none.old_prototype_distance)),
             )
             for label in estimators
@@ -240,9 +240,9 @@ def _followed(tree: Tree, setting: str, name: str, label: str, method: Method, d
         found, new = tree.embeddings(method, task), tree.stream[task - 1].data
         space = method.readout.space
         fitted = drift.fit(space(found.z_old), space(found.z_new), new.targets_of(sorted_labels(new.labels)))
-        said = fitted.diagnostics(old.means)
+        extras = fitted.diagnostics(old.means)
         nothing = torch.full((len(old),), float("nan"))
-        steps, gates = said.get("uncertainty", nothing).tolist(), said.get("gate", nothing).tolist()
+        steps, gates = extras.get("uncertainty", nothing).tolist(), extras.get("gate", nothing).tolist()
         true = tree.true_means(method, task)[: len(old)]
         errors, errors_none = ((p[: len(old)] - true).norm(dim=1).tolist() for p in (after.means, old.means))
         for row, of in enumerate(old.labels):

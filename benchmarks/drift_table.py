@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--choose", nargs="*", default=[])
     parser.add_argument("--default", default="")
     parser.add_argument("--sdc", default="SDC 0.3")
-    parser.add_argument("--json", type=Path, help="write all cells here, one a line")
+    parser.add_argument("--json", type=Path, help="write all cells here, one per line")
     args = parser.parse_args()
     cells = [Cell(**one) for file in args.files for one in json.loads(file.read_text())]
     parts = {

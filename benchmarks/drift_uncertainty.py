@@ -37,13 +37,13 @@ def measure(args: argparse.Namespace) -> None:
     stream = recipe.stream(load_data(recipe, args.data))
     stream = stream[: args.tasks] if args.tasks else stream
     estimators = {name: ESTIMATORS[name] for name in args.estimators.split(",")}
-    told = []
+    found = []
     for seed in map(int, args.seeds.split(",")):
         tree = recipe.tree(stream, seed=seed, store=Store(args.store))
         for name, method in recipe.methods.items():
-            told += movements(tree, {name: method}, estimators, setting=recipe.name)
-            print(f"{recipe.name} {name} seed {seed}: {len(told)} movements", flush=True)
-            lines = (json.dumps({k: _short(v) for k, v in asdict(one).items()}) for one in told)
+            found += movements(tree, {name: method}, estimators, setting=recipe.name)
+            print(f"{recipe.name} {name} seed {seed}: {len(found)} movements", flush=True)
+            lines = (json.dumps({k: _short(v) for k, v in asdict(one).items()}) for one in found)
             args.json.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
@@ -52,12 +52,12 @@ def _short(value: object) -> object:
 
 
 def draw(args: argparse.Namespace) -> None:
-    told = [Movement(**one) for file in args.files for one in json.loads(file.read_text())]
-    names = list(dict.fromkeys(one.estimator for one in told))
-    sure = {name: [m for m in told if m.estimator == name and not math.isnan(m.predicted)] for name in names}
+    found = [Movement(**one) for file in args.files for one in json.loads(file.read_text())]
+    names = list(dict.fromkeys(one.estimator for one in found))
+    sure = {name: [m for m in found if m.estimator == name and not math.isnan(m.predicted)] for name in names}
     sure = {name: own for name, own in sure.items() if own}
     args.out.with_suffix(".svg").write_text(figure(sure))
-    print(reliability(sure), saves(told), sep="\n\n")
+    print(reliability(sure), saves(found), sep="\n\n")
 
 
 def reliability(sure: dict[str, list[Movement]]) -> str:
@@ -80,7 +80,7 @@ def _rank_correlation(own: Sequence[Movement]) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def saves(told: Sequence[Movement]) -> str:
+def saves(found: Sequence[Movement]) -> str:
     """Return a table: every prototype with the gate beside the same prototype without it.
 
     Both go their own way through the tasks, so the errors compared are those after all tasks up to here.
@@ -90,8 +90,8 @@ def saves(told: Sequence[Movement]) -> str:
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for gated, plain in GATES.items():
-        index = {_key(m): m for m in told if m.estimator == plain}
-        pairs = [(m, index[_key(m)]) for m in told if m.estimator == gated and _key(m) in index]
+        index = {_key(m): m for m in found if m.estimator == plain}
+        pairs = [(m, index[_key(m)]) for m in found if m.estimator == gated and _key(m) in index]
         for setting in dict.fromkeys(m.setting for m, _ in pairs):
             own = [(g, p) for g, p in pairs if g.setting == setting]
             hurt = [(g, p) for g, p in own if p.error > p.error_none]

@@ -19,7 +19,7 @@ import torch
 from protodrift import SDC, IncrementalClassifier, NearestClassMean, StreamingLDA, Training
 from protodrift.common.covariance import Covariance
 from protodrift.data import Examples
-from protodrift.data.photos import find_photos, photo_spec, read_photos
+from protodrift.data.folder import find_photos, photo_spec, read_photos
 from protodrift.drift import Gated, LocalLinear
 from protodrift.methods import Schedule
 from protodrift.model.defaults import DRIFT, training_for

@@ -23,7 +23,7 @@ from torch.nn.functional import normalize
 
 from protodrift.common.machine import usable_cpus
 from protodrift.data.batches import class_balanced_batches
-from protodrift.data.photos import load_photo
+from protodrift.data.images import load_photo
 from protodrift.data.spill import mapped
 from protodrift.drift import kernel_sums
 from protodrift.prototypes import ClassSums

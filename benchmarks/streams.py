@@ -29,7 +29,7 @@ CHUNK = 8192
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scratch", required=True, type=Path, help="room for the shards: 8 bytes x vectors x width")
+    parser.add_argument("--scratch", required=True, type=Path, help="for shards: 8 bytes x vectors x width")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--vectors", type=int, default=1_000_000)
     parser.add_argument("--width", type=int, default=512)

@@ -65,7 +65,7 @@ def with_value(value):
         (X_NEW, ["kea", "jay"] * 3, "class 'jay' was learned in task 2"),
         (X_NEW[:0], [], "got no images: X is empty. Give at least one"),
         ([], [], "got no images: X is empty"),
-        (X_NEW, Y_NEW[:5], "X has 6 images but y has 5 labels: give one label an image"),
+        (X_NEW, Y_NEW[:5], "X has 6 images but y has 5 labels: give one label per image"),
         (X_NEW[:5], Y_NEW, "X has 5 images but y has 6 labels"),
         (X_NEW, [], "X has 6 images but y has 0 labels"),
         (X_NEW, None, "y is missing"),

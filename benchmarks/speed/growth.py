@@ -41,7 +41,7 @@ def run(setup: Setup) -> Iterator[Result]:
     """Measure one more task."""
     sizes = KNOWN[::2] if setup.quick else KNOWN
     clf = beginner()
-    task = lesson()
+    task = new_task()
     states = {size: knowing(clf.state_, size) for size in sizes}
     setup.say(f"growth: one more task beside {', '.join(f'{size:,}' for size in sizes)} classes")
     sides = {f"{size:,} classes": clocked(partial(one_more, clf, states[size], task)) for size in sizes}
@@ -67,7 +67,7 @@ def run(setup: Setup) -> Iterator[Result]:
     per_class = (curve[-1]["model_bytes"] - curve[0]["model_bytes"]) / (sizes[-1] - sizes[0])
     note = "Embeddings of 512 numbers. Prototype, count, task, calibration, name; and what the last drift did to it."
     yield Result(
-        "growth", "model directory, bytes a class", "protodrift", "", per_class, unit="bytes", note=note
+        "growth", "model directory, bytes per class", "protodrift", "", per_class, unit="bytes", note=note
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def memory_side(sizes: Sequence[int]) -> Side:
 
     In a process of its own: ours keeps freed memory, so its peak would not tell.
     """
-    clf, task, left = beginner(), lesson(), list(sizes)
+    clf, task, left = beginner(), new_task(), list(sizes)
 
     def side() -> float:
         state = knowing(clf.state_, left.pop(0))
@@ -116,12 +116,12 @@ def memory_side(sizes: Sequence[int]) -> Side:
 
 def beginner(epochs: int = 3) -> IncrementalClassifier:
     """Return a classifier that has learned a first task, and takes so many epochs for the next."""
-    first = lesson(seed=1, start=-NEW)
+    first = new_task(seed=1, start=-NEW)
     clf = IncrementalClassifier("convnet", drift=SDC(), training=Training(epochs=epochs, learning_rate=1e-4))
     return clf.partial_fit(first.images, first.labels)
 
 
-def lesson(seed: int = 2, start: int = 1_000_000) -> Examples:
+def new_task(seed: int = 2, start: int = 1_000_000) -> Examples:
     """Return the images of a task of new classes."""
     images = pictures(NEW, EACH, SIDE, seed=seed)
     return Examples(images.images, tuple(start + int(label) for label in images.labels))
@@ -151,7 +151,7 @@ def one_more(clf: IncrementalClassifier, state: LearnerState, task: Examples) ->
 def growing_terms(state: LearnerState, task: Examples) -> None:
     """Do what must grow with the number of classes, once: move prototypes, compare images with them, fit T.
 
-    `lesson` holds out one fold of the images after the other, and compares it for scores, distances, and relative ones.
+    A task holds out one fold of the images after the other, and compares it for scores, distances, and relative ones.
     """
     draw = torch.Generator().manual_seed(0)
     means = state.prototypes.means

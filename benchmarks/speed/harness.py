@@ -54,7 +54,7 @@ class Result:
         aim: as in ">= 1.2"; "": none.
         met: whether the median reaches the aim; None: no aim, or not measured.
         note: what a reader has to know; for a side that could not run, why.
-        numbers: further numbers by name, such as images a second.
+        numbers: further numbers by name, such as images per second.
     """
 
     case: str

@@ -3,7 +3,7 @@
 - from memory: what the trainer does with a batch (take it, crop and flip, lay it out), against the same views made
   with Pillow image by image.
 - from a folder of JPEG files: `photos.read_photos`, which `protodrift learn` uses and which also looks for damaged and
-  repeated files, and `decode_files`, which recipes use, with a process a core; against a plain Pillow loop.
+  repeated files, and `decode_files`, which recipes use, with one process per core; against a plain Pillow loop.
 - waiting: time for making the batches of an epoch over the time of that epoch in `train_network`, ResNet-32.
 """
 
@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 
 from protodrift.data.datasets.decode import decode_files
 from protodrift.data.examples import Examples
-from protodrift.data.photos import find_photos, read_photos
+from protodrift.data.folder import find_photos, read_photos
 from protodrift.data.views import CropFlip
 from protodrift.networks.embedder import laid_out
 
@@ -48,7 +48,7 @@ def run(setup: Setup) -> Iterator[Result]:
         files = sorted(Path(folder).rglob("*.jpg"))
         found = find_photos(folder)
         array = Path(folder) / "pixels.npy"
-        checked, several = "protodrift, checked", "protodrift, a process a core"
+        checked, several = "protodrift, checked", "protodrift, one process per core"
         sides = {
             checked: clocked(lambda: read_photos(found, SIZE)),
             several: clocked(lambda: decode_files([(files, array)], size=SIZE, fit="center", skip_bad=False)),

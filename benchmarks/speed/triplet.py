@@ -20,7 +20,7 @@ from .harness import Result, Setup, Side, clocked, compared, interleaved
 
 OURS, LIBRARY = "protodrift", "pytorch-metric-learning"
 MARGIN = 0.2
-NOTE = 'The aim is never to be slower; 0.03 is room for noise. "all" and "semi-hard" are the library\'s own calls.'
+NOTE = 'The aim is never to be slower; 0.03 is for noise. "all" and "semi-hard" are the library\'s own calls.'
 BATCHES = (32, 128, 512)
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

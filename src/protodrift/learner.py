@@ -18,9 +18,8 @@ from torch import nn
 from .common.config import check, flag, nested, number, one_of, optional, plain, whole, with_nested
 from .common.labels import Label, sorted_labels
 from .common.progress import OnProgress, reporting
-from .data.arrays import InputSpec, read_labels
+from .data.arrays import InputSpec, read_inputs, read_labels
 from .data.examples import Examples
-from .data.inputs import read_inputs
 from .data.views import Augmentation, default_augmentation
 from .distributed.batches import same_weights
 from .distributed.world import current

@@ -60,11 +60,11 @@ def test_read_outs_of_the_same_prototypes_are_those_of_a_run():
     tree = Tree(stream, network=Network(embedding_dim=16), training=Training(epochs=1, learning_rate=3e-4))
     method = Method(objective=Triplet(margin=0.5), drift=LocalLinear())
     readouts = {"mean": NearestClassMean(), "fecam": Mahalanobis(), "bayes": Bayes()}
-    told = read_out(tree, method, readouts)
-    assert len(set(told.values())) == 3  # they do not agree, so this can fail
+    found = read_out(tree, method, readouts)
+    assert len(set(found.values())) == 3  # they do not agree, so this can fail
     for name, readout in readouts.items():
         result = tree.run({name: replace(method, readout=readout)})[name]
-        assert told[name] == pytest.approx(result.overall_accuracy[-1])
+        assert found[name] == pytest.approx(result.overall_accuracy[-1])
     for wrong in (Mahalanobis(tukey=0.5), StreamingLDA(), MaxOverHeads()):
         with pytest.raises(InputError, match="'this' looks at more than embeddings"):
             read_out(tree, method, {"this": wrong})
@@ -87,11 +87,11 @@ def test_movements_tell_what_is_said_beside_what_is_true():
     stream = TaskStream(load_digits(), classes=[[3, 8], [1, 7], [0, 6]])
     tree = Tree(stream, network=Network(embedding_dim=16), training=Training(epochs=1, learning_rate=3e-4))
     drift = Gated(SDC(0.5))
-    told = movements(tree, {"E-FT": Method(Triplet(margin=0.2))}, {"gated": drift}, setting="digits")
-    assert [(m.task, m.label) for m in told] == [(2, 3), (2, 8), (3, 3), (3, 8), (3, 1), (3, 7)]
+    found = movements(tree, {"E-FT": Method(Triplet(margin=0.2))}, {"gated": drift}, setting="digits")
+    assert [(m.task, m.label) for m in found] == [(2, 3), (2, 8), (3, 3), (3, 8), (3, 1), (3, 7)]
     method = with_drift(Method(Triplet(margin=0.2)), drift)
     after, true = tree.prototypes(method, 3).means, tree.true_means(method, 3)
-    last = [m for m in told if m.task == 3]
+    last = [m for m in found if m.task == 3]
     for row, movement in enumerate(last):
         assert movement.error == pytest.approx(float((after[row] - true[row]).norm()), rel=1e-5)
         assert 0 <= movement.gate <= 1
@@ -100,5 +100,5 @@ def test_movements_tell_what_is_said_beside_what_is_true():
     rows = stream[2].data.targets_of(stream[2].classes)
     before = tree.prototypes(method, 2).means
     step = drift.fit(found.z_old, found.z_new, rows).diagnostics(before)["uncertainty"]
-    assert last[0].predicted == pytest.approx(math.hypot(told[0].predicted, float(step[0])), rel=1e-5)
+    assert last[0].predicted == pytest.approx(math.hypot(found[0].predicted, float(step[0])), rel=1e-5)
     assert last[2].predicted == pytest.approx(float(step[2]), rel=1e-5)

@@ -143,7 +143,7 @@ def test_predictions_are_those_of_the_bare_network(count):
 
 
 def test_one_more_task_keeps_all_classes_and_moves_the_old_ones():
-    clf, task = growth.beginner(epochs=1), growth.lesson()
+    clf, task = growth.beginner(epochs=1), growth.new_task()
     state = growth.knowing(clf.state_, 200)
     after = growth.one_more(clf, state, task)
     assert after.prototypes.labels == (*range(200), *(1_000_000 + i for i in range(growth.NEW)))

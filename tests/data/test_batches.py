@@ -102,7 +102,7 @@ def test_one_large_class_meets_the_small_ones_in_turn():
 @settings(max_examples=60, deadline=None)
 @given(**options)
 def test_a_full_epoch_is_that_of_the_plain_rule(rows, batch_size, images_per_class, seed):
-    """Batch for batch as one would write it down: a pass over the data a class, a sort of all classes a batch."""
+    """Batch for batch as one would write it down: a pass over the data per class, a sort of all classes per batch."""
     g = torch.Generator().manual_seed(seed)
 
     def shuffled(items):

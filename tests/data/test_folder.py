@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 
 from protodrift.data import load_folder, read_image, scan_folder
+from protodrift.data.folder import find_images
 from protodrift.data.images import to_rgb
-from protodrift.data.photos import find_images
 from protodrift.errors import InputError, SkippedImagesWarning
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from protodrift.common.machine import parse_bytes, ram_budget
 from protodrift.data import Examples, spill
-from protodrift.data.photos import find_photos
+from protodrift.data.folder import find_photos
 from protodrift.errors import InputError
 from protodrift.experiments import run as runs
 from protodrift.experiments.recipes import get_recipe, with_settings

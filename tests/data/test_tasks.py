@@ -165,15 +165,15 @@ def test_a_slice_with_a_stride_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ({"tasks": 2, "class_order": 99999999999}, "class_order=99999999999 is no seed"),
         ({"classes": 5}, "classes=5 must be the classes of each task"),
         ({"classes": [[0, [1]], [2, 3]]}, r"task 1 names class \[1\]"),
     ],
 )
-def test_streams_that_cannot_be(how, told):
-    with pytest.raises(InputError, match=told):
+def test_streams_that_cannot_be(how, message):
+    with pytest.raises(InputError, match=message):
         TaskStream(load_digits(), **how)
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from protodrift import IncrementalClassifier
-from protodrift.data.photos import find_photos
+from protodrift.data.folder import find_photos
 from protodrift.errors import ProtodriftError
 from protodrift.model import versions
 from protodrift.model.learn import learn_task, locked_model, plan_task, unfinished

@@ -91,7 +91,7 @@ LEARN = """
 import sys
 from protodrift import Schedule
 from protodrift.model import defaults, learn as learning
-from protodrift.data.photos import find_photos
+from protodrift.data.folder import find_photos
 defaults.pretrained_installed = lambda: False
 with learning.locked_model(sys.argv[1]) as place:
     found = find_photos(sys.argv[2])

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from ..common import machine
     from ..common.labels import label_like
     from ..common.progress import reporting
-    from ..data.photos import find_photos, read_photos, summary_of
+    from ..data.folder import find_photos, read_photos, summary_of
     from ..errors import InputError
     from ..learner import IncrementalClassifier
     from ..model.evaluate import evaluate
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, result: Evaluation) -> None:
-    from ..data.photos import shown
+    from ..common.files import shown
 
     def row(name: str, part: Part | None) -> list[str]:
         if part is None:

@@ -70,7 +70,7 @@ def _facts(clf: IncrementalClassifier, found: Account) -> dict[str, Any]:
 
 
 def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str, Any], found: Account) -> None:
-    from ..data.photos import shown
+    from ..common.files import shown
 
     state = clf.state_
     print(
@@ -115,7 +115,7 @@ def _moves(facts: dict[str, Any], label: object) -> str:
 
 
 def _task_rows(facts: dict[str, Any]) -> list[list[object]]:
-    from ..data.photos import shown
+    from ..common.files import shown
 
     rows: list[list[object]] = []
     for number, task in enumerate(facts["tasks"], 1):
@@ -138,7 +138,7 @@ def _task_rows(facts: dict[str, Any]) -> list[list[object]]:
 
 
 def _print_files(args: argparse.Namespace, facts: dict[str, Any], found: Account) -> None:
-    from ..data.photos import shown
+    from ..common.files import shown
     from ..model.learn import has_unfinished, unfinished
 
     if args.files:

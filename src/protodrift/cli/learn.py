@@ -13,7 +13,7 @@ from .arguments import Commands, add_command, add_photos, whole_number
 from .text import percent, plural, span, time_text
 
 if TYPE_CHECKING:
-    from ..data.photos import Found, Photos
+    from ..data.folder import Found, Photos
     from ..model.learn import Learned, ModelDirectory, Plan
 
 _EPILOG = """\
@@ -70,7 +70,7 @@ def register(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Learn, and print a summary."""
-    from ..data.photos import find_photos
+    from ..data.folder import find_photos
     from ..model.learn import locked_model, read_model
 
     found = find_photos(args.data)
@@ -133,7 +133,8 @@ def _plan_text(plan: Plan) -> str:
 
 
 def _print_reading(found: Found, photos: Photos, plan: Plan) -> None:
-    from ..data.photos import shown, summary_of
+    from ..common.files import shown
+    from ..data.folder import summary_of
 
     if found.hint:
         print(f"  note: {found.hint}")

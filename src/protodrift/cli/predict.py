@@ -81,7 +81,8 @@ def _answers(clf: IncrementalClassifier, args: argparse.Namespace) -> Iterator[d
 
     import numpy as np
 
-    from ..data.photos import load_photo, shown
+    from ..common.files import shown
+    from ..data.images import load_photo
     from ..errors import InputError
     from ..model.answers import predictions
     from ..model.facts import photo_size
@@ -116,7 +117,7 @@ def _places(places: list[str]) -> Iterator[tuple[Path, Any]]:
 
 
 def _found(place: str) -> Iterator[tuple[Path, Any]]:
-    from ..data.photos import find_images
+    from ..data.folder import find_images
     from ..errors import InputError
 
     try:
@@ -148,7 +149,7 @@ def _from_stdin() -> Iterator[tuple[Path, Any]]:
 
 
 def _print_table(answers: list[dict[str, Any]], top: int) -> None:
-    from ..data.photos import shown
+    from ..common.files import shown
 
     rows = []
     for one in answers:

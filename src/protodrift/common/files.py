@@ -146,3 +146,18 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def shown(path: str | Path) -> str:
+    """Return a path as one line of text: control characters and broken encodings are written as escapes.
+
+    >>> shown("a\\nb"), shown("Käuzchen 梟.jpg")
+    ('a\\\\nb', 'Käuzchen 梟.jpg')
+    """
+    text = str(path)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -19,7 +19,7 @@ _HOMES = {
     "class_balanced_batches": "batches",
     "load_digits": "datasets.digits",
     "load_folder": "folder",
-    "read_image": "folder",
+    "read_image": "images",
     "read_images": "arrays",
     "read_labels": "arrays",
     "scan_folder": "folder",
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .examples import Dataset as Dataset
     from .examples import Examples as Examples
     from .folder import load_folder as load_folder
-    from .folder import read_image as read_image
     from .folder import scan_folder as scan_folder
+    from .images import read_image as read_image
     from .views import Augmentation as Augmentation
     from .views import CropFlip as CropFlip
     from .views import RandomCropFlip as RandomCropFlip

@@ -40,7 +40,7 @@ def class_balanced_batches(
 
 
 def members_of(targets: torch.Tensor) -> list[torch.Tensor]:
-    """Return where the images of each class are, in order, for each class that has any: one sort, not a pass a class.
+    """Return the positions of each class's images, in order, for each class that has any: one sort for all.
 
     >>> [where.tolist() for where in members_of(torch.tensor([7, 2, 7]))]
     [[1], [0, 2]]

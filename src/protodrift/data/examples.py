@@ -31,7 +31,7 @@ class Examples:
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
-            raise InputError(f"{len(self.images)} images but {len(self.labels)} labels: give one label an image.")
+            raise InputError(f"{len(self.images)} images but {len(self.labels)} labels: give one label per image.")
 
     def __len__(self) -> int:
         return len(self.labels)

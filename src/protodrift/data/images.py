@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import stat
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from ..common.files import shown
 from ..errors import InputError
 
 _WIDE = ("I", "I;16", "I;16B", "I;16L", "F")
 """Pillow's modes of more than 8 bits per value."""
+
+SMALLEST_SIDE = 8
+"""Pixels; what is smaller or thinner shows nothing."""
 
 _BAND = 2**18  # pixels that are held as float64 at a time
 
@@ -31,6 +39,47 @@ def read_image(path: str | Path, size: int, fit: str = "center") -> np.ndarray:
         raise InputError(f"there is no image {path}.") from None
     except Exception as error:  # whatever a damaged file makes one of Pillow's many decoders say
         raise InputError(f"{path} cannot be read as an image ({error}). Remove or replace it.") from None
+
+
+def load_photo(source: str | Path | bytes, size: int) -> np.ndarray:
+    """Decode one photo, a file or its bytes, as (size, size, 3) uint8.
+
+    Raises:
+        InputError: naming the file and why it cannot be used.
+    """
+    name = "-" if isinstance(source, bytes) else shown(source)
+    try:
+        if not isinstance(source, bytes):
+            _check_file(Path(source), name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # large images and odd metadata; what is too large is refused
+            with Image.open(_opened(source)) as image:
+                if min(image.size) < SMALLEST_SIDE:
+                    raise InputError(f"{name} is too small: {image.size[0]} x {image.size[1]} pixels.")
+                return fitted(image, size)
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{name}: there is no such file.") from None
+    except Exception as error:  # whatever a damaged file makes one of Pillow's many decoders say
+        raise InputError(f"{name} cannot be read as an image ({_reason(error)}).") from None
+
+
+def _check_file(path: Path, name: str) -> None:
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):  # a pipe would make us wait for ever
+        raise InputError(f"{name} is not a file.")
+    if facts.st_size == 0:
+        raise InputError(f"{name} is empty.")
+
+
+def _opened(source: str | Path | bytes) -> Any:
+    return io.BytesIO(source) if isinstance(source, bytes) else source
+
+
+def _reason(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return "not an image, or damaged" if "cannot identify image file" in text else text.split("\n")[0]
 
 
 def fitted(image: Image.Image, size: int, fit: str = "center") -> np.ndarray:

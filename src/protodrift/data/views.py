@@ -32,7 +32,7 @@ class Augmentation(Config):
         return self.apply(images, self.draw(count, height, width, generator))
 
     def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-        """Draw the views of `count` images of height x width: tensors with a row an image."""
+        """Draw the views of `count` images of height x width: tensors with one row per image."""
         raise NotImplementedError
 
     def apply(self, images: torch.Tensor, drawn: tuple[torch.Tensor, ...]) -> torch.Tensor:

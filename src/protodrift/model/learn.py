@@ -24,7 +24,7 @@ import torch
 from ..common import files
 from ..common.labels import Label, sorted_labels
 from ..common.progress import Reporter, silent
-from ..data.photos import Found, Photos, read_photos
+from ..data.folder import Found, Photos, read_photos
 from ..distributed.world import World, current
 from ..distributed.writing import SharedCheckpoint
 from ..errors import InputError, RunError

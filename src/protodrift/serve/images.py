@@ -16,7 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from ..data.photos import load_photo, shown
+from ..common.files import shown
+from ..data.images import load_photo
 from ..errors import InputError
 from .limits import Limits
 

@@ -52,7 +52,7 @@ def touch_later(path):
 
 
 def test_an_entry_larger_than_memory_is_mapped(tmp_path):
-    """ImageNet-Subset at 256 pixels is; the file has holes, so it takes no room."""
+    """ImageNet-Subset at 256 pixels is; the file has holes, so it takes no space."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     file = tmp_path / "train.npy"
     rows = 2 * memory // (3 * 64 * 64)

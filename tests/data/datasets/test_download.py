@@ -27,7 +27,7 @@ BODY = bytes(range(256)) * 4000  # about a megabyte: several blocks
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`; `faults` is taken from the front, one a request."""
+    """Serves `files`; `faults` is taken from the front, one per request."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -356,7 +356,7 @@ def test_a_full_disk_is_said_before_the_file_is_fetched(remote, tmp_path, monkey
     file = remote()
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(InputError, match=r"room for 1,000 bytes, 1,024,000 are needed"):
+    with pytest.raises(InputError, match=r"1,000 bytes free, 1,024,000 are needed"):
         download(file, tmp_path / "data.bin")
 
 
@@ -548,7 +548,7 @@ def test_an_empty_folder_is_not_in_the_way(cifar, tmp_path):
 @pytest.mark.parametrize("damage", [False, True])
 def test_after_an_interrupted_unpacking_the_archive_is_used_and_then_removed(server, remote, tmp_path, damage):
     folder = layouts.cifar(tmp_path / "publisher")
-    for i in range(60):  # progress is told every 50 files
+    for i in range(60):  # progress is reported every 50 files
         (folder / f"{i}.txt").write_text(str(i))
     file = remote("cifar-100-python.tar.gz", archive_of(folder))
     dataset = replace(DATASETS["cifar100"], files=(file,))

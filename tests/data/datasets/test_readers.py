@@ -376,7 +376,7 @@ def test_idx_files_that_are_damaged_are_named(tmp_path):
         with pytest.raises(InputError, match=r"train-images-idx3-ubyte.gz is damaged"):
             read_idx(file)
     file.write_bytes(layouts.idx(np.zeros((5, 28, 28), np.uint8)))
-    with pytest.raises(InputError, match="one label an image"):
+    with pytest.raises(InputError, match="one label per image"):
         load("mnist", tmp_path)
 
 
@@ -458,7 +458,7 @@ def test_published_counts_pass_and_wrong_labels_do_not(tmp_path):
     test = [f"{i // 100:02d}" for i in range(10_000)]
     require_counts(cifar, tmp_path, train, test)
     train[0] = "01"  # the sums are right, one label is not
-    with pytest.raises(InputError, match=r"training images a class 499 \(published: 500\)|501"):
+    with pytest.raises(InputError, match=r"training images per class 499 \(published: 500\)|501"):
         require_counts(cifar, tmp_path, train, test)
 
 
@@ -477,7 +477,7 @@ def test_the_published_totals_are_the_papers():
 def test_mnist_in_the_place_of_fashion_mnist_is_noticed(tmp_path):
     digits = [i % 10 for i in range(59_990)] + [1] * 10
     rows = counts(DATASETS["fashion-mnist"], digits, [i % 10 for i in range(10_000)])
-    assert ("training images a class", 6009, 6000) in rows
+    assert ("training images per class", 6009, 6000) in rows
 
 
 def test_fashion_mnist_in_the_place_of_mnist_is_noticed(tmp_path):

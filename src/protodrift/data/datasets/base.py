@@ -147,7 +147,7 @@ class PackedDataset(NamedDataset):
 
 
 class PhotoDataset(NamedDataset):
-    """A dataset of one file an image."""
+    """A dataset with one file per image."""
 
     @abstractmethod
     def scan(self, folder: Path, *, classes: int | None = None, seed: int | None = None) -> Photos:

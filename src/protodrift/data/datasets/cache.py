@@ -79,8 +79,8 @@ def cached(root: Path, identity: str, key: str, build: Callable[[Path], None], *
                 entry = open_entry(folder, remap=remap)
     except OSError as error:
         raise InputError(
-            f"cannot write decoded images to {root}: {error.strerror or error}. Nothing half-made was left. Make room, "
-            "name another directory (cache=..., XDG_CACHE_HOME), or do without (cache=False)."
+            f"cannot write decoded images to {root}: {error.strerror or error}. Nothing half-made was left. Free some "
+            "space, name another directory (cache=..., XDG_CACHE_HOME), or do without (cache=False)."
         ) from error
     if entry is None:
         raise InputError(f"decoded images were written to {root} and cannot be read back. Is its disk damaged?")

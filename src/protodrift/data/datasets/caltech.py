@@ -11,7 +11,7 @@ from ..folder import scan_folder
 from .base import PhotoDataset, Photos, RemoteFile
 
 BACKGROUND = "BACKGROUND_Google"  # clutter, not a class
-TRAINING_IMAGES = 30  # a class: the usual number; the publisher names no split
+TRAINING_IMAGES = 30  # per class: the usual number; the publisher names no split
 
 
 class Caltech101(PhotoDataset):

@@ -65,7 +65,7 @@ def counts(
         for what, labels, total in (("training", train, expected_train), ("test", test, expected_test)):
             share = total // expected
             furthest = max(Counter(labels).values(), key=lambda n: abs(n - share), default=0)
-            rows.append((f"{what} images a class", furthest, share))
+            rows.append((f"{what} images per class", furthest, share))
     if dataset.per_class is not None:
         known = sorted_labels({*train, *test})
         for what, labels, published in zip(("training", "test"), (train, test), dataset.per_class, strict=True):

@@ -84,7 +84,8 @@ def prepare_dataset(
                 _place(dataset, file, directory, on_progress, pause)
     except OSError as error:
         raise InputError(
-            f"cannot write to {directory}: {error.strerror or error}. Make room or name another directory (--data)."
+            f"cannot write to {directory}: {error.strerror or error}. Free some space or name another "
+            "directory (--data)."
         ) from error
     return locate(dataset, directory)
 
@@ -98,7 +99,7 @@ def _place(
     folder = PurePosixPath(dataset.folders[0])
     if file.unpack and folder.is_relative_to(file.into):
         for name in folder.relative_to(file.into).parts[:1]:
-            _clear(into / name)  # said before a download of hours, not after it
+            _clear(into / name)  # an error before a download of hours, not after it
     into.mkdir(parents=True, exist_ok=True)
     own, outer = into / file.name, directory / file.name
     given = None
@@ -256,7 +257,7 @@ def _receive(url: str, file: RemoteFile, part: Path, on_progress: OnProgress | N
             )
         free = shutil.disk_usage(part.parent).free
         if total is not None and total - start > free:
-            raise InputError(f"{part.parent} has room for {free:,} bytes, {total - start:,} are needed. Make room.")
+            raise InputError(f"{part.parent} has {free:,} bytes free, {total - start:,} are needed. Free some space.")
         tag = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
         if tag.startswith("W/"):  # a weak tag promises nothing about bytes
             tag = ""

@@ -15,7 +15,7 @@ _AT = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/"
 class Flowers102(PhotoDataset):
     """8,189 photos; the labels are the publisher's numbers, 1 to 102.
 
-    Training images are the publisher's training and validation parts (20 a class), test images its test part.
+    Training images are the publisher's training and validation parts (20 per class), test images its test part.
     """
 
     def scan(self, folder: Path, *, classes: int | None = None, seed: int | None = None) -> Photos:

@@ -18,7 +18,7 @@ class ImageNetSubset(PhotoDataset):
     """100 classes of ImageNet: the first ones sorted, or by `seed`; the labels are the WordNet ids.
 
     The folder is the usual one, `train/<wnid>/*.JPEG` and `val/<wnid>/*.JPEG`, of all 1,000 classes or fewer. ImageNet
-    has 732 to 1,300 training images and 50 test images a class, so the number of training images depends on the
+    has 732 to 1,300 training images and 50 test images per class, so the number of training images depends on the
     classes (the paper's: 129,156 with its test images).
     """
 
@@ -79,7 +79,7 @@ IMAGENET_SUBSET = ImageNetSubset(
     needs=("train/", "val/"),
     size=256,
     page="https://www.image-net.org/download.php",
-    note="732 to 1,300 training images a class; the paper's 100 classes have 129,156 images, test images included",
+    note="732 to 1,300 training images per class; the paper's 100 classes have 129,156 images, test images included",
     terms="login; non-commercial research and education",
 )
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protodrift.data.photos import Found, find_images, find_photos, load_photo, read_photos, shown, summary_of
+from protodrift.common.files import shown
+from protodrift.data.folder import Found, find_images, find_photos, read_photos, summary_of
+from protodrift.data.images import load_photo
 from protodrift.data.spill import is_mapped
 from protodrift.errors import InputError
 
