@@ -40,7 +40,7 @@ def _part(folder: Path, part: str) -> tuple[np.ndarray, tuple[Label, ...]]:
     images, labels = (read_idx(folder / (_there(folder, f"{part}-{kind}") or "")) for kind in (_IMAGES, _LABELS))
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
         raise InputError(
-            f"{folder}: {part} has images of shape {images.shape} and labels of shape {labels.shape}; one label an "
+            f"{folder}: {part} has images of shape {images.shape} and labels of shape {labels.shape}; one label per "
             "image is needed. Get the files again."
         )
     return images[:, None], tuple(int(label) for label in labels)
