@@ -5,6 +5,7 @@ Whatever is read is checked: each part by itself, whether the parts belong toget
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 Files = dict[str, Tensors]
 
 _GIVEN = "given by the user"
+_DIAGNOSTICS = "diagnostics."
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -66,22 +68,13 @@ def manifest_of(state: LearnerState, parameters: dict[str, Any]) -> dict[str, An
 
 
 def _task_json(task: LearnedTask) -> dict[str, Any]:
-    return {
-        "classes": list(task.classes),
-        "images": list(task.images),
-        "history": list(task.history),
-        "note": task.note,
-        "drift": [[one.label, one.moved, one.uncertainty] for one in task.drift],
-        "refreshed": [list(one) for one in task.refreshed],
-        "held_out": None if task.held_out is None else list(task.held_out),
-        "source": task.source,
-    }
+    return {**vars(task), "drift": [[one.label, one.moved, one.uncertainty] for one in task.drift]}
 
 
 def tensors_of(state: LearnerState) -> Files:
     """Return the tensor files of a version, by name without ending."""
     drift = {"before": state.drift.before, "after": state.drift.after}
-    drift.update({f"diagnostics.{name}": value for name, value in state.drift.diagnostics.items()})
+    drift.update({f"{_DIAGNOSTICS}{name}": value for name, value in state.drift.diagnostics.items()})
     prototypes = state.prototypes
     result = {
         "network": dict(state.trained.network.state_dict()),
@@ -121,42 +114,38 @@ def _is_given(value: Any) -> bool:
 
 
 def restored(clf: IncrementalClassifier, saved: Saved) -> LearnerState:
-    """Return the learned state of a version for a classifier with its parameters."""
+    """Return the learned state of a version for a classifier with its parameters.
+
+    Raises:
+        ModelFileError: if parts that are each whole do not belong together, or there is more than a model is made of.
+        KeyError, TypeError, ValueError, ...: if a part is missing or wrong; `learner` explains them.
+    """
     manifest, tensors = saved.manifest, saved.tensors
-    spec = InputSpec.from_json(manifest["input"])
+    spec, labels = InputSpec.from_json(manifest["input"]), tuple(manifest["labels"])
     # An object of the user's was passed again just now; everything else is what the first task had.
     fixed = {
         name: getattr(clf, name) if _is_given(value) else decode(value) for name, value in manifest["fixed"].items()
     }
-    labels = tuple(manifest["labels"])
     network = _network(clf, spec, fixed, manifest["tasks"], tensors["network"])
-    means, counts, tasks = (tensors["prototypes"][name] for name in ("means", "counts", "tasks"))
+    own = tensors["prototypes"]
+    prototypes = Prototypes(labels, own["means"], own["counts"], own["tasks"], tensors["statistics"])
     learned = tuple(_task(task) for task in manifest["tasks"])
-    _check_consistent(labels, learned, means, counts, tasks, network)
-    diagnostics = {
-        name.removeprefix("diagnostics."): value
-        for name, value in tensors["drift"].items()
-        if name.startswith("diagnostics.")
-    }
-    drift = DriftReport(
-        tuple(manifest["drift_labels"]), tensors["drift"]["before"], tensors["drift"]["after"], diagnostics
-    )
+    _check_prototypes(prototypes, learned, network)
     exemplars = None
     if manifest["exemplar_labels"] is not None:
         exemplars = Examples(tensors["exemplars"]["images"], tuple(manifest["exemplar_labels"]))
-    kept = tuple(tensors[f"penalty_state{i}"] for i in range(manifest["penalty_states"]))
+    penalty_state = tuple(tensors[f"penalty_state{i}"] for i in range(manifest["penalty_states"]))
     last = manifest["last_task"]
-    trained = Trained(network, labels, kept, exemplars, tuple(last["history"]), last["note"])
-    _check_belonging(spec, trained, drift, labels)
-    calibration = _calibration(tensors["calibration"], len(labels))
-    prototypes = Prototypes(labels, means, counts, tasks, tensors["statistics"])
-    _check_statistics(prototypes)
-    penalties = decode(manifest["penalties"])
+    trained = Trained(network, labels, penalty_state, exemplars, tuple(last["history"]), last["note"])
+    _check_trained(trained, spec)
+    drift = _drift(tuple(manifest["drift_labels"]), tensors["drift"])
+    _check_drift(drift, prototypes)
+    calibration = Calibration(*(tensors["calibration"][name] for name in Calibration.__dataclass_fields__))
+    _check_calibration(calibration, len(labels))
     saved_readout = manifest["parameters"]["readout"]  # one may have been given for now, which learned none of this
     space = (clf.readout if _is_given(saved_readout) else decode(saved_readout)).space_name
-    state = LearnerState(
-        spec, fixed, penalties, trained, prototypes, learned, drift, tensors["readout_state"], calibration, space
-    )
+    penalties, readout_state = decode(manifest["penalties"]), tensors["readout_state"]
+    state = LearnerState(spec, fixed, penalties, trained, prototypes, learned, drift, readout_state, calibration, space)
     _check_nothing_else(state, manifest, tensors)
     return state
 
@@ -190,81 +179,83 @@ def _task(task: dict[str, Any]) -> LearnedTask:
     )
 
 
-def _calibration(tensors: Tensors, classes: int) -> Calibration:
-    result = Calibration(*(tensors[name] for name in Calibration.__dataclass_fields__))
-    right = (
-        result.quantiles.shape == result.relative.shape == (classes, len(LEVELS))
-        and result.temperatures.shape == result.images.shape == result.honest.shape == (classes,)
-        and result.quantiles.is_floating_point()
-        and result.relative.is_floating_point()
-        and bool((result.quantiles >= 0).all())  # false for NaN; inf is "not known"
-        and bool((result.relative >= 0).all())
-        and bool((result.temperatures > 0).all())
-        and bool(torch.isfinite(result.temperatures).all())
-        and result.honest.dtype == torch.bool
+def _drift(labels: tuple[Label, ...], tensors: Tensors) -> DriftReport:
+    diagnostics = {
+        name.removeprefix(_DIAGNOSTICS): value for name, value in tensors.items() if name.startswith(_DIAGNOSTICS)
+    }
+    return DriftReport(labels, tensors["before"], tensors["after"], diagnostics)
+
+
+# -- checking ---------------------------------------------------------------------------------------------------------
+
+
+def _require(fits: bool, wrong: str) -> None:
+    if not fits:
+        raise ModelFileError(f"the model is damaged: {wrong}.")
+
+
+def _finite(values: Iterable[torch.Tensor]) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in values if value.is_floating_point())
+
+
+def _check_prototypes(prototypes: Prototypes, learned: tuple[LearnedTask, ...], network: Embedder) -> None:
+    labels, means, statistics = prototypes.labels, prototypes.means, prototypes.statistics
+    count, size = len(labels), network.embedding_dim
+    in_tasks = tuple(label for task in learned for label in task.classes)
+    _require(labels == in_tasks and len(set(labels)) == count, "its labels are not those of its tasks")
+    kinds = {type(label) for label in labels}
+    _require(kinds in ({str}, {int}), "its labels are neither all str nor all int")
+    _require(
+        means.shape == (count, size) and means.is_floating_point(),
+        f"prototypes of shape {tuple(means.shape)} for {count} classes and embeddings of size {size}",
     )
-    if not right:
-        raise ModelFileError("the model is damaged: its calibration does not fit its classes.")
-    return result
-
-
-def _check_consistent(
-    labels: tuple[Label, ...],
-    learned: tuple[LearnedTask, ...],
-    means: torch.Tensor,
-    counts: torch.Tensor,
-    tasks: torch.Tensor,
-    network: Embedder,
-) -> None:
-    """Refuse parts that are each whole but do not belong together."""
-    if labels != tuple(label for task in learned for label in task.classes) or len(set(labels)) != len(labels):
-        raise ModelFileError("the model is damaged: its labels are not those of its tasks.")
-    if len({type(label) for label in labels}) != 1 or not isinstance(labels[0], (str, int)):
-        raise ModelFileError("the model is damaged: its labels are neither all str nor all int.")
-    if means.shape != (len(labels), network.embedding_dim) or not means.is_floating_point():
-        raise ModelFileError(
-            f"the model is damaged: prototypes of shape {tuple(means.shape)} for {len(labels)} classes and embeddings "
-            f"of size {network.embedding_dim}."
-        )
-    if counts.shape != (len(labels),) or tasks.shape != (len(labels),):
-        raise ModelFileError("the model is damaged: counts and tasks do not fit its classes.")
-    values = [means, *network.state_dict().values()]
-    if not all(bool(torch.isfinite(value).all()) for value in values if value.is_floating_point()):
-        raise ModelFileError("the model is damaged: a weight or prototype is not finite.")
-
-
-def _check_belonging(spec: InputSpec, trained: Trained, drift: DriftReport, labels: tuple[Label, ...]) -> None:
-    """Refuse what only a later task would stumble over: importances, drift and kept images of another model."""
-    own = {name: weight.shape for name, weight in trained.network.named_parameters()}
-    for kept in trained.penalty_state:
-        for name, value in kept.items():
-            if value.shape != own.get(name, value.shape) or not bool(torch.isfinite(value).all()):
-                raise ModelFileError(f"the model is damaged: what a penalty keeps for {name} does not fit its network.")
-    size = (len(drift.labels), trained.network.embedding_dim)
-    if drift.before.shape != size or drift.after.shape != size or not set(drift.labels) <= set(labels):
-        raise ModelFileError("the model is damaged: its drift does not fit its classes.")
-    if any(value.shape[:1] != (len(drift.labels),) for value in drift.diagnostics.values()):
-        raise ModelFileError("the model is damaged: the diagnostics of its drift do not fit its classes.")
-    exemplars = trained.exemplars
-    if exemplars is not None and (
-        tuple(exemplars.images.shape[1:]) != spec.shape or not set(exemplars.labels) <= set(labels)
-    ):
-        raise ModelFileError("the model is damaged: the images it keeps are not those of its classes.")
-
-
-def _check_statistics(prototypes: Prototypes) -> None:
-    """Refuse covariances that do not fit the prototypes."""
-    (count, size), kept = prototypes.means.shape, prototypes.statistics
-    rank = kept["factors"].shape[1] if "factors" in kept and kept["factors"].ndim == 3 else 0
-    forms = [
+    _require(prototypes.counts.shape == prototypes.tasks.shape == (count,), "counts and tasks do not fit its classes")
+    _require(_finite([means, *network.state_dict().values()]), "a weight or prototype is not finite")
+    shapes = {name: tuple(value.shape) for name, value in statistics.items()}
+    rank = shapes["factors"][1] if len(shapes.get("factors", ())) == 3 else 0
+    forms: list[dict[str, tuple[int, ...]]] = [
+        {},
         {"full": (count, size, size)},
         {"diagonal": (count, size)},
         {"shared": (size, size)},
         {"factors": (count, rank, size), "rest": (count,)},
     ]
-    shapes = {name: tuple(value.shape) for name, value in kept.items()}
-    if (shapes and shapes not in forms) or not all(bool(torch.isfinite(value).all()) for value in kept.values()):
-        raise ModelFileError("the model is damaged: the covariances it keeps do not fit its classes.")
+    fits = shapes in forms and _finite(statistics.values())
+    _require(fits, "the covariances it keeps do not fit its classes")
+
+
+def _check_trained(trained: Trained, spec: InputSpec) -> None:
+    """Refuse what only a later task would stumble over: importances and exemplars of another model."""
+    shapes = {name: weight.shape for name, weight in trained.network.named_parameters()}
+    for state in trained.penalty_state:
+        for name, value in state.items():
+            fits = value.shape == shapes.get(name, value.shape) and bool(torch.isfinite(value).all())
+            _require(fits, f"what a penalty keeps for {name} does not fit its network")
+    exemplars = trained.exemplars
+    if exemplars is not None:
+        fits = tuple(exemplars.images.shape[1:]) == spec.shape and set(exemplars.labels) <= set(trained.classes)
+        _require(fits, "the images it keeps are not those of its classes")
+
+
+def _check_drift(drift: DriftReport, prototypes: Prototypes) -> None:
+    size = (len(drift.labels), prototypes.means.shape[1])
+    fits = drift.before.shape == drift.after.shape == size and set(drift.labels) <= set(prototypes.labels)
+    _require(fits, "its drift does not fit its classes")
+    fits = all(value.shape[:1] == size[:1] for value in drift.diagnostics.values())
+    _require(fits, "the diagnostics of its drift do not fit its classes")
+
+
+def _check_calibration(calibration: Calibration, count: int) -> None:
+    quantiles, temperatures = (calibration.quantiles, calibration.relative), calibration.temperatures
+    fits = (
+        all(values.shape == (count, len(LEVELS)) and values.is_floating_point() for values in quantiles)
+        and temperatures.shape == calibration.images.shape == calibration.honest.shape == (count,)
+        and all(bool((values >= 0).all()) for values in quantiles)  # false for NaN; inf is "not known"
+        and bool((temperatures > 0).all())
+        and bool(torch.isfinite(temperatures).all())
+        and calibration.honest.dtype == torch.bool
+    )
+    _require(fits, "its calibration does not fit its classes")
 
 
 _FIELDS = frozenset(
@@ -273,11 +264,10 @@ _FIELDS = frozenset(
 
 
 def _check_nothing_else(state: LearnerState, manifest: dict[str, Any], tensors: Files) -> None:
-    """Refuse fields and tensors that no part of the model is made of: nothing can be carried along in them."""
+    """Refuse fields and tensors that no part of the model is made of: nothing can be hidden in them."""
     declared = tensors_of(state)
     extra = [f"the file {name}" for name in sorted(tensors.keys() - declared.keys())]
     for name in declared:
         extra += [f"the tensor {name}/{key}" for key in sorted(tensors[name].keys() - declared[name].keys())]
     extra += [f"the field {name!r}" for name in sorted(manifest.keys() - _FIELDS)]
-    if extra:
-        raise ModelFileError(f"the model is damaged: it holds what no model has, {', '.join(extra[:3])}.")
+    _require(not extra, f"it holds what no model has, {', '.join(extra[:3])}")
