@@ -20,7 +20,7 @@ from protodrift import Herding, IncrementalClassifier, Schedule, Softmax, Stream
 from protodrift.common import files, tensorfiles
 from protodrift.errors import InputError, ModelFileError
 from protodrift.model import versions
-from protodrift.model.audit import account, class_bytes
+from protodrift.model.audit import audit, class_bytes
 from protodrift.model.forget import forget
 from tests.model.directories import files_of, reseal
 
@@ -162,21 +162,21 @@ def test_a_reader_whose_version_vanishes_after_its_last_file_reads_the_other_one
     assert same(load(path), kept[1])
 
 
-@pytest.mark.parametrize("look", [versions.chain, account])
+@pytest.mark.parametrize("look", [versions.chain, audit])
 def test_a_version_that_a_writer_drops_while_we_look_was_not_kept(three_versions, monkeypatch, look):
     path, _ = three_versions
     oldest = path / "versions" / "1"
     meanwhile(monkeypatch, oldest / "manifest.json", lambda: shutil.rmtree(oldest))
     found = look(path)
-    assert (found.versions if look is account else tuple(one.version for one in found)) == (3, 2)
+    assert (found.versions if look is audit else tuple(one.version for one in found)) == (3, 2)
 
 
-@pytest.mark.parametrize("look", [versions.chain, account])
+@pytest.mark.parametrize("look", [versions.chain, audit])
 def test_who_looks_while_a_class_is_forgotten_sees_what_is_left(three_versions, monkeypatch, look):
     path, _ = three_versions
     meanwhile(monkeypatch, path / "versions" / "3" / "manifest.json", lambda: forget(path, "emu"))
     found = look(path)
-    assert (found.versions if look is account else tuple(one.version for one in found)) == (4,)
+    assert (found.versions if look is audit else tuple(one.version for one in found)) == (4,)
 
 
 # -- forget -----------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_forgotten_class_is_in_no_file(three_versions, vectors):
     assert torch.equal(clf.state_.calibration.quantiles, kept[2].state_.calibration.quantiles[rows])
     with pytest.raises(ModelFileError, match="or the first since a class was forgotten"):
         versions.undo(path)
-    assert account(path).strangers == ()
+    assert audit(path).foreign == ()
     clf.partial_fit(*vectors("emu", "rook"))  # it may be learned again, from new images
     assert load(clf.save(path)).classes_.tolist()[-2:] == ["emu", "rook"]
 
@@ -322,8 +322,8 @@ def test_a_forget_that_was_killed_before_it_removed_old_versions_is_finished_by_
         )  # as if killed right after CURRENT was replaced
         forget(path, "emu")
     assert any(b"emu" in content for content in files_of(path).values())
-    found = account(path)
-    assert {file.name.split("/")[1] for file in found.strangers} == {"1", "2", "3"}
+    found = audit(path)
+    assert {file.name.split("/")[1] for file in found.foreign} == {"1", "2", "3"}
     assert "emu" not in load(path).classes_
     forget(path, "emu")
     assert not any(b"emu" in content for content in files_of(path).values())
@@ -334,8 +334,8 @@ def test_a_forget_that_was_killed_before_it_removed_old_versions_is_finished_by_
 
 def test_every_byte_of_every_version_is_accounted_for(three_versions):
     path, _ = three_versions
-    found = account(path)
-    assert found.strangers == ()
+    found = audit(path)
+    assert found.foreign == ()
     assert found.checked == found.versions == (3, 2, 1)
     assert found.bytes == sum(len(content) for content in files_of(path).values())
 
@@ -345,14 +345,14 @@ def test_what_does_not_belong_is_named(three_versions, name):
     path, _ = three_versions
     (path / name).parent.mkdir(parents=True, exist_ok=True)
     (path / name).write_bytes(b"a photo")
-    assert [(file.name, file.bytes) for file in account(path).strangers] == [(name, 7)]
+    assert [(file.name, file.bytes) for file in audit(path).foreign] == [(name, 7)]
 
 
 def test_a_link_and_a_lock_with_content_do_not_belong(three_versions):
     path, _ = three_versions
     os.symlink("/etc/hosts", path / "link")
     (path / ".lock").write_bytes(b"hidden in the lock")
-    assert sorted(file.name for file in account(path).strangers) == [".lock", "link"]
+    assert sorted(file.name for file in audit(path).foreign) == [".lock", "link"]
 
 
 def hide_in_metadata(path: Path) -> None:
@@ -368,14 +368,14 @@ def hide_in_blanks(path: Path) -> None:
 @pytest.mark.parametrize("hide", [hide_in_metadata, hide_in_blanks])
 def test_nothing_hides_between_the_tensors_even_with_right_checksums(two_clouds, tmp_path, hide):
     path = two_clouds.save(tmp_path / "m")
-    assert account(path).checked == (1,)
+    assert audit(path).checked == (1,)
     hide(path)
     if hide is hide_in_metadata:
         reseal(path)
     else:
         _reseal_current(path)
     with pytest.raises(ModelFileError, match="no part of the model"):
-        account(path)
+        audit(path)
 
 
 def _reseal_current(path: Path) -> None:
@@ -399,7 +399,7 @@ def test_no_field_hides_anything(two_clouds, tmp_path, change, message):
     path = two_clouds.save(tmp_path / "m")
     reseal(path, change)
     with pytest.raises(ModelFileError, match=message):
-        account(path)
+        audit(path)
 
 
 @pytest.mark.parametrize("file", ["prototypes", "drift", "calibration", "statistics"])

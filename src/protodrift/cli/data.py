@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .arguments import Commands, whole_number
+from .text import table
 
 if TYPE_CHECKING:
     from ..data.datasets.check import Check
@@ -60,21 +61,15 @@ def show(args: argparse.Namespace) -> int:
     from ..data.datasets import DATASETS, find_dataset
     from ..errors import InputError
 
-    rows = [("NAME", "CLASSES", "TRAIN", "TEST", "TERMS", "WHERE")]
+    rows = []
     for name, dataset in DATASETS.items():
         try:
             where = str(find_dataset(name, args.data))
         except InputError:
             where = f"not here: protodrift data prepare {name}" if dataset.files else f"not here: {dataset.page}"
         train = "varies" if dataset.train is None else f"{dataset.train:,}"
-        rows.append((name, str(dataset.classes), train, f"{dataset.test:,}", dataset.terms, where))
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    for row in rows:
-        name, classes, train, test, terms = (
-            text.rjust(width) if 1 <= i <= 3 else text.ljust(width)
-            for i, (text, width) in enumerate(zip(row[:5], widths, strict=True))
-        )
-        print(f"{name}  {classes}  {train}  {test}  {terms}  {row[5]}")
+        rows.append([name, dataset.classes, train, f"{dataset.test:,}", dataset.terms, where])
+    print(table(rows, ["NAME", "CLASSES", "TRAIN", "TEST", "TERMS", "WHERE"], right=[1, 2, 3]))
     return 0
 
 

@@ -12,7 +12,7 @@ from .text import percent, plural, span, table
 
 if TYPE_CHECKING:
     from ..learner import IncrementalClassifier
-    from ..model.audit import Account
+    from ..model.audit import Audit
 
 _EPILOG = """\
 examples:
@@ -44,32 +44,32 @@ def register(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the directory, and print what is in it."""
     from ..learner import IncrementalClassifier
-    from ..model.audit import account
+    from ..model.audit import audit
 
     clf = IncrementalClassifier.load(args.model)
-    found = account(args.model)
+    found = audit(args.model)
     facts = _facts(clf, found)
     if args.json:
         print(json.dumps(facts, indent=1, ensure_ascii=False))
     else:
         _print(args, clf, facts, found)
-    return 1 if found.strangers else 0
+    return 1 if found.foreign else 0
 
 
-def _facts(clf: IncrementalClassifier, found: Account) -> dict[str, Any]:
+def _facts(clf: IncrementalClassifier, found: Audit) -> dict[str, Any]:
     from ..model.audit import class_bytes
     from ..model.facts import inspected
 
     return {
         "versions": list(found.versions),
         **inspected(clf, class_bytes(clf.state_)),
-        "files": [{"file": f.name, "bytes": f.bytes, "what": f.what, "belongs": f.ours} for f in found.files],
+        "files": [{"file": f.name, "bytes": f.bytes, "what": f.what, "belongs": f.belongs} for f in found.files],
         "bytes": found.bytes,
         "accounted_versions": list(found.checked),
     }
 
 
-def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str, Any], found: Account) -> None:
+def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str, Any], found: Audit) -> None:
     from ..common.files import shown
 
     state = clf.state_
@@ -137,7 +137,7 @@ def _task_rows(facts: dict[str, Any]) -> list[list[object]]:
     return rows
 
 
-def _print_files(args: argparse.Namespace, facts: dict[str, Any], found: Account) -> None:
+def _print_files(args: argparse.Namespace, facts: dict[str, Any], found: Audit) -> None:
     from ..common.files import shown
     from ..model.learn import has_unfinished, unfinished
 
@@ -157,7 +157,7 @@ def _print_files(args: argparse.Namespace, facts: dict[str, Any], found: Account
         left = [str(number) for number in found.versions if number not in found.checked]
         print(f"not accounted byte for byte: version {', '.join(left)} (a part of yours is needed)")
     print("weights, prototypes and statistics may still tell something about the photos they were computed from")
-    for file in found.strangers:
+    for file in found.foreign:
         print(f"does not belong: {shown(file.name)}, {size_text(file.bytes)} ({file.what})")
     if has_unfinished(args.model):
         print(f"an interrupted task is kept in {unfinished(args.model)}: the same learn command goes on from there")

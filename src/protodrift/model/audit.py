@@ -1,4 +1,4 @@
-"""Where every byte of a model directory comes from: nothing may lie in it that no part of a model is made of.
+"""What every byte of a model directory is: nothing may lie in it that is not part of the model.
 
 A version passes if writing the model that was read from it gives the same bytes again: then its files hold the declared
 tensors and fields, and nothing between or behind them.
@@ -7,7 +7,6 @@ tensors and fields, and nothing between or behind them.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..common import files
 from ..common.labels import Label
 from ..common.tensorfiles import packed, packed_manifest
 from ..errors import ModelFileError
@@ -25,16 +25,23 @@ from . import versions
 
 @dataclass(frozen=True)
 class File:
-    """A file of a model directory: its name in there, its size, what it is; `ours`: whether it belongs there."""
+    """A file of a model directory.
+
+    Attributes:
+        name: its path in the directory.
+        bytes: its size.
+        what: what it holds.
+        belongs: whether it is part of the model.
+    """
 
     name: str
     bytes: int
     what: str
-    ours: bool = True
+    belongs: bool = True
 
 
 @dataclass(frozen=True)
-class Account:
+class Audit:
     """All files of a model directory.
 
     Attributes:
@@ -48,9 +55,9 @@ class Account:
     checked: tuple[int, ...]
 
     @property
-    def strangers(self) -> tuple[File, ...]:
-        """What does not belong there."""
-        return tuple(file for file in self.files if not file.ours)
+    def foreign(self) -> tuple[File, ...]:
+        """The files that are not part of the model."""
+        return tuple(file for file in self.files if not file.belongs)
 
     @property
     def bytes(self) -> int:
@@ -70,30 +77,30 @@ _WHAT = {
 }
 
 
-def account(path: str | Path) -> Account:
+def audit(path: str | Path) -> Audit:
     """Go through a model directory, file by file.
 
     Raises:
-        ModelFileError: if the current version is damaged, or holds a byte that the model is not made of.
+        ModelFileError: if a version on the chain is damaged, or holds a byte that the model is not made of.
     """
     path = Path(path)
-    return versions.read_steadily(path, lambda _: _account(path))
+    return versions.read_steadily(path, lambda _: _audit(path))
 
 
-def _account(path: Path) -> Account:
+def _audit(path: Path) -> Audit:
     kept: list[int] = []
     checked = []
     for one in versions.chain(path):
         try:
-            if _accounted(path, one):
+            if _is_exact(path, one):
                 checked.append(one.version)
         except (ModelFileError, FileNotFoundError):
-            if kept and not one.folder(path).is_dir():  # a writer removed it since we looked: not kept
+            if kept and not one.folder(path).is_dir():  # a writer removed it meanwhile: not kept
                 break
             raise
         kept.append(one.version)
-    numbers = {str(version) for version in kept}
-    return Account(tuple(_described(path, *found, numbers) for found in _files(path)), tuple(kept), tuple(checked))
+    found = tuple(_described(path, file, size, set(map(str, kept))) for file, size in _files(path))
+    return Audit(found, tuple(kept), tuple(checked))
 
 
 def _files(path: Path) -> Iterator[tuple[Path, int]]:
@@ -104,9 +111,9 @@ def _files(path: Path) -> Iterator[tuple[Path, int]]:
             raise error
 
     found = []
-    for folder, folders, files in os.walk(path, onerror=refused):
+    for folder, folders, names in os.walk(path, onerror=refused):
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        found += [Path(folder, name) for name in (*files, *links)]
+        found += [Path(folder, name) for name in (*names, *links)]
     for file in sorted(found):
         try:
             size = file.lstat().st_size
@@ -115,30 +122,41 @@ def _files(path: Path) -> Iterator[tuple[Path, int]]:
         yield file, size
 
 
-def _accounted(path: Path, one: versions.Current) -> bool:
-    """Check that a version's files are, byte for byte, what its model is written as; False if that cannot be done."""
+def _is_exact(path: Path, one: versions.Current) -> bool:
+    """Check that a version's files are, byte for byte, what its model is written as.
+
+    Returns:
+        False if that cannot be checked: a part of the user's would have to be given again.
+    """
     folder = one.folder(path)
     try:
         clf = IncrementalClassifier.from_saved(versions.read_version(path, one), path)
     except ModelFileError as error:
-        if "one of yours" in str(error):  # a backbone or loss of the user's has to be given again
+        if "one of yours" in str(error):
             return False
         raise
-    again, files = clf.files(store_images=True)
-    contents = {f"{name}.safetensors": packed(named) for name, named in files.items()}
-    for name, content in contents.items():
-        if (folder / name).read_bytes() != content:
-            raise ModelFileError(f"{folder / name} holds bytes that are no part of the model.")
-    written = json.loads((folder / "manifest.json").read_bytes())
-    facts = {n: {"sha256": hashlib.sha256(c).hexdigest(), "bytes": len(c)} for n, c in sorted(contents.items())}
-    again = {**again, "made_with": _made_with(folder, written), "parent": written.get("parent"), "files": facts}
-    if packed_manifest(again) != (folder / "manifest.json").read_bytes():
+    written = files.read_json(folder / "manifest.json", one.manifest_sha256)
+    manifest, tensors = clf.files(store_images=True)
+    listed = {}
+    for name, named in sorted(tensors.items()):
+        content = packed(named)
+        file = f"{name}.safetensors"
+        listed[file] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        if listed[file] != written["files"][file]:  # which the file itself was compared with when it was read
+            raise ModelFileError(f"{folder / file} holds bytes that are no part of the model.")
+    again = {
+        **manifest,
+        "made_with": _made_with(folder, written),
+        "parent": written.get("parent"),
+        "files": listed,
+    }
+    if packed_manifest(again) != files.read_bytes(folder / "manifest.json"):
         raise ModelFileError(f"{folder / 'manifest.json'} holds fields or bytes that are no part of the model.")
     return True
 
 
 def _made_with(folder: Path, manifest: dict[str, Any]) -> dict[str, str]:
-    """Return which versions wrote: the one field that the model itself does not say. Short words, nothing else."""
+    """Return which versions wrote: the one field that the model itself does not say. Short words only."""
     made = manifest.get("made_with")
     if (
         not isinstance(made, dict)
@@ -153,7 +171,7 @@ def _described(path: Path, file: Path, size: int, kept: set[str]) -> File:
     parts = file.relative_to(path).parts
     name = "/".join(parts)
     if file.is_symlink():
-        return File(name, size, "a link: no part of a model", ours=False)
+        return File(name, size, "a link: no part of a model", belongs=False)
     if parts == ("CURRENT",):
         return File(name, size, "names the current version")
     if parts == (".lock",) and size == 0:
@@ -165,14 +183,14 @@ def _described(path: Path, file: Path, size: int, kept: set[str]) -> File:
         if what:
             return File(name, size, what)
     if parts[0] == "versions" and len(parts) > 1 and (parts[1].isdigit() or parts[1].startswith(".new-")):
-        return File(name, size, "left by an interrupted or earlier writer; the next task removes it", ours=False)
+        return File(name, size, "left by an interrupted or earlier writer; the next task removes it", belongs=False)
     if parts == (".CURRENT.new",):
-        return File(name, size, "left by an interrupted writer; the next task removes it", ours=False)
-    return File(name, size, "does not belong to the model", ours=False)
+        return File(name, size, "left by an interrupted writer; the next task removes it", belongs=False)
+    return File(name, size, "does not belong to the model", belongs=False)
 
 
 def class_bytes(state: LearnerState) -> dict[Label, int]:
-    """Return for each class the bytes that are its own: prototype, counts, calibration, drift; not its name."""
+    """Return the bytes per class that are its own: prototype, counts, calibration, drift; not its name."""
     count = len(state.prototypes)
     own = tensor_bytes({"m": state.prototypes.means, "c": state.prototypes.counts, "t": state.prototypes.tasks})
     kept = {name: value for name, value in state.prototypes.statistics.items() if name != "shared"}

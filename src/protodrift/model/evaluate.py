@@ -141,13 +141,13 @@ def evaluate(clf: IncrementalClassifier, X: Any, y: Sequence[Label]) -> Evaluati
     def part(chosen: np.ndarray) -> Part | None:
         if not chosen.any():
             return None
-        strangers = novelty[~is_known]
+        unseen = novelty[~is_known]
         return Part(
             int(chosen.sum()),
             float(right[chosen].mean()),
             expected_calibration_error(confidence[chosen], right[chosen]),
             float((novelty[chosen] > 1).mean()),
-            auroc(strangers, novelty[chosen]) if len(strangers) else float("nan"),
+            auroc(unseen, novelty[chosen]) if len(unseen) else float("nan"),
         )
 
     whole = part(is_known)
