@@ -18,7 +18,8 @@ import pytest
 
 from protodrift.data.datasets import DATASETS, load_dataset, prepare_dataset
 from protodrift.data.datasets.base import RemoteFile
-from protodrift.data.datasets.download import download, unpack
+from protodrift.data.datasets.download import download
+from protodrift.data.datasets.unpack import unpack
 from protodrift.errors import InputError
 
 from . import layouts
