@@ -22,12 +22,11 @@ from ..common.config import encode
 from ..common.files import locked, replace_file
 from ..common.progress import Reporter, silent
 from ..data import Dataset, load_digits, load_folder
-from ..data.tasks import TaskStream
-from ..distributed.world import World, current
+from ..distributed.world import current
 from ..errors import InputError, ModelFileError, RunError
 from ..networks.build import backbone_name
 from ..networks.weights import describe_weights
-from . import samples as pictures
+from . import samples
 from .engines import Engine, LocalEngine, compute_stages
 from .engines.ranks import compute_together
 from .recipe import Recipe
@@ -109,46 +108,46 @@ def run(
             "torchrun shares one training among its ranks, and engines (--jobs, --engine) share out whole stages. Use "
             "one of them: torchrun for a network that takes long to train, engines for many trainings."
         )
-    dataset = world.first_before_others(lambda: load_data(recipe, data, skip_bad_images))
-    stream = recipe.stream(dataset)
-    if not world.is_first:
-        return _follow(world, recipe, stream, seeds)
-    _check_target(out)
     if engine is None and jobs > 1:
         engine = LocalEngine(jobs)
-    device = "cpu" if engine is None else engine.device
-    store = None
+    dataset = world.first_before_others(lambda: load_data(recipe, data, skip_bad_images))
+    stream = recipe.stream(dataset)
+    document: dict[str, Any] = {}
     try:
-        with contextlib.nullcontext() if engine is None else engine.opened(), _claimed(out):
-            _check_same_run(out, recipe, dataset)
-            store = Store(out)
-            ranks = world.on_first(lambda: _begun_with(out))
-            _write_json(out / "run.json", _run_document(recipe, dataset, stream.split, ranks))
+        with contextlib.ExitStack() as held:
+            store = None
+            if world.is_first:
+                _check_target(out)
+                held.enter_context(contextlib.nullcontext() if engine is None else engine.opened())
+                held.enter_context(_claimed(out))
+                _check_same_run(out, recipe, dataset)
+                store = Store(out)
+            ranks = world.on_first(lambda: _ranks_begun_with(out, world.size))
+            if world.is_first:
+                _write_json(out / "run.json", _run_document(recipe, dataset, stream.split, ranks))
+            device = "cpu" if engine is None else engine.device
+            make_tree = partial(
+                recipe.tree, stream, store=store, reporter=reporter, device=device, world=world, ranks=ranks
+            )
             results: list[MethodResult] = []
             trainings = 0
             for seed in seeds:
-                make_tree = partial(
-                    recipe.tree,
-                    stream,
-                    seed=seed,
-                    store=store,
-                    reporter=reporter,
-                    device=device,
-                    world=world,
-                    ranks=ranks,
-                )
-                tree = world.first_before_others(make_tree)
+                tree = world.first_before_others(partial(make_tree, seed=seed))
                 if not world.alone:
                     compute_together(tree, recipe.methods, reporter)
+                if not world.is_first:
+                    continue
                 if engine is not None:
                     make = partial(_worker_tree, recipe, _absolute(data), skip_bad_images, _absolute(out), seed, device)
                     compute_stages(make, tree, recipe.methods, engine=engine, reporter=reporter)
                 results += tree.run(recipe.methods).values()
                 trainings += tree.trainings(recipe.methods)
-                document = results_document(recipe, stream.task_classes, stream.split, results, trainings, command)
+                document = results_document(
+                    recipe, stream.task_classes, stream.split, results, trainings, command, ranks=world.size
+                )
                 _write_json(out / "results.json", document)
                 if seed == seeds[0]:
-                    pictures.keep(out, tree, recipe.methods)
+                    samples.keep(out, tree, recipe.methods)
     except ModelFileError as error:
         raise RunError(str(error)) from None
     except OSError as error:
@@ -156,23 +155,12 @@ def run(
     return document
 
 
-def _follow(world: World, recipe: Recipe, stream: TaskStream, seeds: Iterable[int]) -> dict[str, Any]:
-    """Take part in a run as one of the ranks that do not write; there is nothing to return."""
-    ranks = world.on_first(lambda: 0)
-    for seed in seeds:
-        tree = world.first_before_others(partial(recipe.tree, stream, seed=seed, world=world, ranks=ranks))
-        compute_together(tree, recipe.methods)
-    return {}
-
-
-def _begun_with(out: Path) -> int:
-    """Return the number of ranks that stages of this run are named after: what it began with."""
+def _ranks_begun_with(out: Path, now: int) -> int:
+    """Return the number of ranks in the keys of this run's stages: what it began with, or `now` for a new run."""
     try:
         return int(json.loads((out / "run.json").read_bytes()).get("ranks", 1))
-    except FileNotFoundError:
-        return current().size
     except (OSError, ValueError, TypeError, AttributeError):
-        return current().size  # a damaged run.json is written anew
+        return now  # there is none yet, or a damaged one, which is written anew
 
 
 @contextlib.contextmanager
@@ -184,7 +172,7 @@ def _claimed(out: Path) -> Iterator[None]:
 
 
 def _absolute(path: str | Path | None) -> Any:
-    """Name a path for a process that works elsewhere; links stay, they may lead to the same place on every machine."""
+    """Return a path for a process with another working directory; links are kept, as every machine may have its own."""
     return path if path is None else os.path.abspath(path)
 
 
@@ -197,9 +185,9 @@ def _worker_tree(
     device: str,
     reporter: Reporter,
 ) -> Tree:
-    """Make the tree of a run in a worker process."""
+    """Return the tree of a run, in a worker process."""
     stream = recipe.stream(load_data(recipe, data, skip_bad_images))
-    store, ranks = Store(out, shared=True), _begun_with(Path(out))
+    store, ranks = Store(out, shared=True), _ranks_begun_with(Path(out), 1)
     return recipe.tree(stream, seed=seed, store=store, reporter=reporter, device=device, ranks=ranks)
 
 
@@ -210,8 +198,10 @@ def results_document(
     results: Iterable[MethodResult],
     trainings: int,
     command: str,
+    *,
+    ranks: int = 1,
 ) -> dict[str, Any]:
-    """Return what `results.json` holds: the run's facts, and a list with one entry a method and seed."""
+    """Return what `results.json` holds: the run's facts, and a list with one entry per method and seed."""
     return {
         "format": "protodrift-results",
         "format_version": FORMAT_VERSION,
@@ -223,18 +213,14 @@ def results_document(
         "tasks": [list(task) for task in tasks],
         "trainings": trainings,
         "command": command,
-        "environment": environment(),
+        "environment": environment(ranks),
         "results": [result.to_json() for result in results],
     }
 
 
-def environment() -> dict[str, Any]:
+def environment(ranks: int = 1) -> dict[str, Any]:
     """Return what a result depends on beside its configuration."""
-    return {
-        **machine.environment(),
-        "commit": _commit(),
-        **({} if current().alone else {"ranks": current().size}),
-    }
+    return {**machine.environment(), "commit": _commit(), **({"ranks": ranks} if ranks > 1 else {})}
 
 
 def read_results(run_directory: str | Path) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
-from ..common.files import json_sha256, sync_directory
+from ..common.files import sync_directory
 from ..common.labels import Label
-from ..common.tensorfiles import Tensors, read_folder, write_folder
+from ..common.tensorfiles import Tensors
 from ..errors import InputError, ModelFileError, RunError
 from ..methods import Method
+from .store import read_checked, write_checked
 from .tree import Tree
 
 FORMAT_VERSION = 1
@@ -86,10 +87,6 @@ class Picture:
     def classes(self) -> tuple[Label, ...]:
         """All labels in task order."""
         return tuple(label for task in self.tasks for label in task)
-
-    def first_tasks(self, count: int) -> int:
-        """Return how many classes the first tasks have."""
-        return sum(len(task) for task in self.tasks[:count])
 
 
 _TENSORS = ("z_old", "z_new", "rows", "z_test", "rows_test", "saved", "moved", "true", "new")
@@ -219,7 +216,7 @@ def write(run_directory: Path, pictures: Iterable[Picture]) -> None:
         tasks = [list(task) for task in picture.tasks]
         listed.append({"method": picture.method, "seed": picture.seed, "tasks": tasks, "file": str(i)})
     manifest = {"format": "protodrift-pictures", "format_version": FORMAT_VERSION, "pictures": listed}
-    write_folder(draft, {**manifest, "checksum": json_sha256(manifest)}, tensors)
+    write_checked(draft, manifest, tensors)
     if target.exists():
         target.rename(gone)
     draft.rename(target)  # killed just before this, a run has no pictures: the next `protodrift run` takes them again
@@ -243,9 +240,7 @@ def read(run_directory: Path) -> dict[str, Picture]:
     if not folder.is_dir():
         return {}
     try:
-        manifest, tensors = read_folder(folder, None)
-        if manifest.pop("checksum", None) != json_sha256(manifest):
-            raise ModelFileError("manifest.json does not match its checksum")
+        manifest, tensors = read_checked(folder)
         if manifest["format_version"] != FORMAT_VERSION:
             raise RunError(f"{folder} has format version {manifest['format_version']!r}, not {FORMAT_VERSION}.")
         found = [_unpacked(described, tensors[described["file"]]) for described in manifest["pictures"]]

@@ -11,7 +11,7 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class Store:
             RunError: if the disk is full or cannot be written; what was finished before is still there.
         """
         with _explained(self.path):
-            self._write(self.stages / _name(kind, key), {"about": dict(about), "data": dict(data)}, tensors)
+            write_checked(self.stages / _name(kind, key), {"about": dict(about), "data": dict(data)}, tensors)
             for left in self.epochs.glob(f"{_name(kind, key)}.*"):
                 shutil.rmtree(left)
 
@@ -122,9 +122,7 @@ class Store:
             return None
         try:
             # Desktops and NFS put files of their own into folders: they are no reason to train for hours again.
-            manifest, tensors = read_folder(folder, None, mapped=True, strict=False)
-            if manifest.pop("checksum", None) != json_sha256(manifest):
-                raise ModelFileError(f"{folder}/manifest.json does not match its checksum")
+            manifest, tensors = read_checked(folder, mapped=True, strict=False)
             return manifest["data"], tensors
         except UnreadableError as error:
             raise RunError(f"{error} It may be whole: nothing was removed. Run the same command again.") from error
@@ -132,10 +130,6 @@ class Store:
             print(f"protodrift: {folder.name} is damaged and will be computed again ({error})", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
             return None
-
-    def _write(self, folder: Path, manifest: dict[str, Any], tensors: Mapping[str, Tensors]) -> None:
-        write_folder(folder, {**manifest, "checksum": json_sha256(manifest)}, tensors)
-        sync_directory(folder.parent)
 
 
 def list_stages(path: str | Path) -> list[StageInfo]:
@@ -146,6 +140,26 @@ def list_stages(path: str | Path) -> list[StageInfo]:
             size = sum(file.stat().st_size for file in folder.iterdir())
             found.append(StageInfo(folder.name, folder.name.rsplit("-", 1)[0], size, folder.stat().st_mtime))
     return sorted(found, key=lambda stage: (stage.modified, stage.name))
+
+
+def write_checked(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensors]) -> None:
+    """Write a folder of tensors whose manifest has a checksum of its own, all or nothing."""
+    write_folder(folder, {**manifest, "checksum": json_sha256(manifest)}, tensors)
+    sync_directory(folder.parent)
+
+
+def read_checked(
+    folder: Path, *, mapped: bool = False, strict: bool = True
+) -> tuple[dict[str, Any], dict[str, Tensors]]:
+    """Return the manifest and tensors of such a folder.
+
+    Raises:
+        ModelFileError: if it is damaged.
+    """
+    manifest, tensors = read_folder(folder, None, mapped=mapped, strict=strict)
+    if manifest.pop("checksum", None) != json_sha256(manifest):
+        raise ModelFileError(f"{folder}/manifest.json does not match its checksum")
+    return manifest, tensors
 
 
 class EpochCheckpoint:
@@ -167,7 +181,7 @@ class EpochCheckpoint:
         """Write an epoch, then drop the ones before it."""
         before = self._folders()
         with _explained(self._store.path):
-            self._store._write(self._store.epochs / f"{self._name}.{data['epoch']}", {"data": data}, tensors)
+            write_checked(self._store.epochs / f"{self._name}.{data['epoch']}", {"data": data}, tensors)
             for folder in before:
                 shutil.rmtree(folder)
 
@@ -175,21 +189,16 @@ class EpochCheckpoint:
         return list(self._store.epochs.glob(f"{self._name}.*"))
 
 
-class _explained:
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
     """Turn errors of the disk into errors that say what happened to the run."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise RunError(
-                f"cannot write to the run directory {self.path}: {error.strerror or error}. Everything finished so far "
-                "is kept: make room or choose another disk, and run the same command again."
-            ) from error
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write to the run directory {path}: {error.strerror or error}. Everything finished so far is "
+            "kept: make room or choose another disk, and run the same command again."
+        ) from error
 
 
 def _name(kind: str, key: str) -> str:
