@@ -12,6 +12,7 @@ import ctypes
 import math
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,18 @@ def environment() -> dict[str, Any]:
         "cpus": usable_cpus(),
         "threads": torch.get_num_threads(),
     }
+
+
+def commit() -> str | None:
+    """Return the commit of the source tree this package runs from, or None for an installed package."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
 
 
 def processor() -> str:

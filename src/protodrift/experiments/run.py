@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -220,7 +219,7 @@ def results_document(
 
 def environment(ranks: int = 1) -> dict[str, Any]:
     """Return what a result depends on beside its configuration."""
-    return {**machine.environment(), "commit": _commit(), **({"ranks": ranks} if ranks > 1 else {})}
+    return {**machine.environment(), "commit": machine.commit(), **({"ranks": ranks} if ranks > 1 else {})}
 
 
 def read_results(run_directory: str | Path) -> dict[str, Any]:
@@ -314,15 +313,3 @@ def _write_json(path: Path, document: Mapping[str, Any]) -> None:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _commit() -> str | None:
-    """Return the commit of the source tree this package runs from, or None for an installed package."""
-    here = Path(__file__).resolve().parent
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""The loop behind all engines, on workers of this process: order, room, lost workers, refused names."""
+"""The loop behind all engines, on workers of this process: order, capacity, lost workers, refused names."""
 
 from collections import Counter
 
@@ -34,14 +34,14 @@ class Here:
         begun: kinds and tasks, in the order in which they were sent.
     """
 
-    def __init__(self, tree, *, room=2, retries=2, deaths=None):
-        self.tree, self.retries, self._room = tree, retries, room
+    def __init__(self, tree, *, capacity=2, retries=2, deaths=None):
+        self.tree, self.retries, self._capacity = tree, retries, capacity
         self._deaths = Counter(deaths or {})
         self._jobs = {}
         self.most, self.begun = 0, []
 
-    def room(self):
-        return self._room
+    def capacity(self):
+        return self._capacity
 
     def submit(self, job):
         self._jobs[len(self.begun)] = job
@@ -74,31 +74,31 @@ class Notes(Reporter):
         self.stages[training] += 1
 
 
-def test_every_stage_is_computed_once_within_the_room_and_trainings_come_first(tree, recipe):
-    plan, told = tree.plan(recipe.methods), Notes()
-    workers = Here(tree, room=2)
-    dispatch(workers, plan, tree.store, told)
+def test_every_stage_is_computed_once_within_capacity_and_trainings_come_first(tree, recipe):
+    plan, notes = tree.plan(recipe.methods), Notes()
+    workers = Here(tree, capacity=2)
+    dispatch(workers, plan, tree.store, notes)
     assert tree.plan(recipe.methods) == {}
-    assert told.stages == Counter(stage.trains for stage in plan.values())
+    assert notes.stages == Counter(stage.trains for stage in plan.values())
     assert workers.most == 2
     # After task 1 its importances and embeddings are ready too, and the training of task 2 is sent before them.
     assert workers.begun[:3] == [("root", 0), ("train", 1), ("train", 2)]
 
 
 def test_a_full_or_empty_cluster_still_gets_one_stage(tree, recipe):
-    workers, methods = Here(tree, room=0), recipe.only(["E-FT+SDC"]).methods
+    workers, methods = Here(tree, capacity=0), recipe.only(["E-FT+SDC"]).methods
     dispatch(workers, tree.plan(methods), tree.store, Notes())
     assert workers.most == 1
     assert tree.plan(methods) == {}
 
 
 def test_a_stage_that_lost_its_worker_is_tried_again_without_what_was_half_written(tree, recipe):
-    told = Notes()
+    notes = Notes()
     deaths = {("train", 2): 2, ("readout", 1): 1}
-    dispatch(Here(tree, deaths=deaths), tree.plan(recipe.methods), tree.store, told)
+    dispatch(Here(tree, deaths=deaths), tree.plan(recipe.methods), tree.store, notes)
     assert tree.plan(recipe.methods) == {}
-    assert len(told.notes) == 3
-    assert any(note.startswith("train (Triplet") and "killed" in note for note in told.notes)
+    assert len(notes.notes) == 3
+    assert any(note.startswith("train (Triplet") and "killed" in note for note in notes.notes)
     assert not list(tree.store.stages.glob(".new-*"))
 
 

@@ -11,7 +11,7 @@ from protodrift.common.progress import LineReporter
 from protodrift.errors import RunError
 from protodrift.experiments import engines
 from protodrift.experiments import run as runs
-from protodrift.experiments.engines.local import _listen
+from protodrift.experiments.engines.worker import receive
 from protodrift.experiments.recipes import get_recipe, with_settings
 
 NAMES = ["E-Fix", "E-FT", "E-FT+SDC", "E-EWC", "FT"]
@@ -72,13 +72,13 @@ def test_a_worker_has_the_threads_of_the_run(recipe, tmp_path):
 def test_progress_that_cannot_be_shown_does_not_stop_the_work():
     """Workers wait when nobody empties the queue of events."""
     events = queue.SimpleQueue()
-    for event in [("a",), ("b",), None]:
+    for event in [(1, "a", None), (1, "b", None), None]:
         events.put(event)
     seen = []
 
-    def gone(name):
-        seen.append(name)
+    def gone(number, label, at):
+        seen.append(label)
         raise BrokenPipeError
 
-    _listen(events, gone)
+    receive(events, gone)
     assert seen == ["a", "b"]

@@ -17,7 +17,7 @@ from ...methods import Method
 from ..stages import KINDS, Stage
 from ..store import Store
 from ..tree import Tree, announce
-from .worker import Job, Setting, Tell
+from .worker import Job, Report, Setting
 
 _ORDER = list(KINDS)  # what to begin with when several stages are ready: other stages wait for trainings
 
@@ -42,7 +42,7 @@ class Workers(Protocol):
     def retries(self) -> int:
         """How often a stage is tried again whose worker is gone."""
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Return how many stages fit at the same time, now."""
 
     def submit(self, job: Job) -> Hashable:
@@ -67,7 +67,7 @@ class Engine(Protocol):
         """Be ready for any number of trees."""
 
     def workers(
-        self, setting: Setting, store: Store | None, stages: int, tell: Tell
+        self, setting: Setting, store: Store | None, stages: int, report: Report
     ) -> AbstractContextManager[Workers]:
         """Begin with one tree of so many missing stages; what still runs at the end is stopped."""
 
@@ -112,7 +112,7 @@ def dispatch(workers: Workers, plan: Mapping[str, Stage[Any]], store: Store | No
         ready = [key for key, stage in waiting.items() if not any(parent.key in left for parent in stage.parents())]
         ready.sort(key=lambda key: _ORDER.index(waiting[key].kind))  # stable: earlier tasks and methods first
         # With nothing under way one is always sent: a cluster that is full or empty now will take it later.
-        for key in ready[: max(workers.room() - len(running), 0 if running else 1)]:
+        for key in ready[: max(workers.capacity() - len(running), 0 if running else 1)]:
             stage = waiting.pop(key)
             running[workers.submit(Job(numbers[key], key, stage.kind, stage.method, stage.task))] = key
         for handle, outcome in workers.wait(list(running)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import threading
@@ -15,7 +14,7 @@ from typing import Any, cast
 
 from ..store import Store
 from .dispatch import Outcome
-from .worker import Job, Setting, Tell, compute
+from .worker import Job, Report, Setting, compute, receiving, sending
 
 
 @dataclass(frozen=True)
@@ -34,20 +33,17 @@ class LocalEngine:
         return nullcontext()
 
     @contextmanager
-    def workers(self, setting: Setting, store: Store | None, stages: int, tell: Tell) -> Iterator[_Processes]:
+    def workers(self, setting: Setting, store: Store | None, stages: int, report: Report) -> Iterator[_Processes]:
         """Start the processes; end them when all stages are done, or one has failed."""
         context = multiprocessing.get_context("spawn")
         events = context.SimpleQueue()
-        listener = threading.Thread(target=_listen, args=(events, tell), daemon=True)
-        listener.start()
         jobs = min(self.jobs, stages)
-        pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(setting, events))
-        try:
-            yield _Processes(pool, jobs)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            events.put(None)
-            listener.join(timeout=5)
+        with receiving(events, report):
+            pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(setting, events))
+            try:
+                yield _Processes(pool, jobs)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Processes:
@@ -59,7 +55,7 @@ class _Processes:
         self._pool = pool
         self._jobs = jobs
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """As many as processes."""
         return self._jobs
 
@@ -85,12 +81,6 @@ def _outcome(future: Future[str]) -> Outcome:
         return Outcome(lost="it was killed, or memory ran out")
 
 
-def _listen(events: Any, tell: Tell) -> None:
-    while (event := events.get()) is not None:
-        with contextlib.suppress(Exception):  # a terminal that has gone: workers wait if nobody empties the queue
-            tell(*event)
-
-
 _setting: Setting | None = None
 _events: Any = None
 
@@ -111,4 +101,4 @@ def _end_with_parent() -> None:
 
 def _compute(job: Job) -> str:
     assert _setting is not None
-    return compute(_setting, job, lambda *event: _events.put(event))
+    return compute(_setting, job, sending(_events.put))

@@ -19,11 +19,10 @@ import shutil
 import socket
 import sys
 import tempfile
-import threading
 import uuid
 import warnings
 from collections.abc import Collection, Hashable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,10 @@ import torch
 
 from ... import __version__
 from ...common import machine
-from ...common.progress import Progress
 from ...errors import InputError, RunError
 from ..store import Store
 from .dispatch import Outcome
-from .worker import Job, Setting, Tell, compute
+from .worker import Job, Report, Setting, compute, receiving, sending
 
 _OBJECTS = 80 * 2**20  # bytes of Ray's object store; stages do not go through it, so Ray's minimum will do
 _LOOK = 5.0  # seconds after which the loop looks again for nodes that came or went
@@ -96,7 +94,7 @@ class RayEngine:
                     yield
 
     @contextlib.contextmanager
-    def workers(self, setting: Setting, store: Store | None, stages: int, tell: Tell) -> Iterator[_Tasks]:
+    def workers(self, setting: Setting, store: Store | None, stages: int, report: Report) -> Iterator[_Tasks]:
         """Check every node, then take stages; what still runs at the end is cancelled."""
         import ray
         from ray.util.queue import Queue
@@ -108,17 +106,16 @@ class RayEngine:
         marker.mkdir()
         ours = Ours(str(marker), setting.threads, self.gpus_per_stage, _versions())
         events = Queue(actor_options={"num_cpus": 0})
-        listener = threading.Thread(target=_listen, args=(events, tell), daemon=True)
-        listener.start()
         tasks = _Tasks(self, setting, ours, events)
         try:
-            tasks.check_nodes()
-            yield tasks
+            with receiving(events, report):
+                try:
+                    tasks.check_nodes()
+                    yield tasks
+                finally:
+                    tasks.cancel()
         finally:
-            tasks.cancel()
             with contextlib.suppress(ray.exceptions.RayError):
-                events.put(None)
-                listener.join(timeout=5)
                 events.shutdown(force=True)
             shutil.rmtree(marker, ignore_errors=True)
 
@@ -181,7 +178,7 @@ class _Tasks:
         resources = {"num_cpus": setting.threads, "num_gpus": engine.gpus_per_stage}
         self._stage = ray.remote(_stage).options(max_retries=0, **resources)
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """As many as the nodes that are there now have CPUs and GPUs for, and not more than asked for."""
         fit = sum(self._fits(node["Resources"]) for node in _nodes())
         return fit if self._engine.jobs is None else min(fit, self._engine.jobs)
@@ -253,14 +250,13 @@ def _stage(setting: Setting, ours: Ours, job: Job, events: Any) -> tuple[str, li
 
         return f"Ray node {ray.util.get_node_ip_address()} is not fit for this run: {problem}", []
 
-    def tell(number: int, label: str, at: Progress | None) -> None:
-        # Plain values: the process that holds the queue need not import torch. Progress is no reason to fail.
-        with contextlib.suppress(Exception):
-            events.put((number, label, None if at is None else astuple(at)), block=False)
+    def put(event: Any) -> None:
+        with contextlib.suppress(Exception):  # progress is no reason to fail
+            events.put(event, block=False)
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        problem = compute(setting, job, tell)
+        problem = compute(setting, job, sending(put))
     return problem, [Warning(f"{w.category.__name__}: {w.message}") for w in caught]
 
 
@@ -281,13 +277,6 @@ def _outcome(reference: Any) -> Outcome:
     return Outcome(problem)
 
 
-def _listen(events: Any, tell: Tell) -> None:
-    with contextlib.suppress(Exception):  # the queue may die with its node; then progress is not shown any more
-        while (event := events.get()) is not None:
-            number, label, at = event
-            tell(number, label, None if at is None else Progress(*at))
-
-
 def _nodes() -> list[dict[str, Any]]:
     import ray
 
@@ -295,10 +284,7 @@ def _nodes() -> list[dict[str, Any]]:
 
 
 def _versions() -> dict[str, str | None]:
-    from ..run import environment
-
-    known = environment()
-    return {"protodrift": __version__, "commit": known["commit"], "torch": torch.__version__}
+    return {"protodrift": __version__, "commit": machine.commit(), "torch": torch.__version__}
 
 
 # -- clusters --------------------------------------------------------------------------------------------------------

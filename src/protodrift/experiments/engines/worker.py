@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass
+from typing import Any
 
 from ...common import machine
 from ...common.progress import OnProgress, Progress, Reporter
@@ -14,10 +16,10 @@ from ...errors import ProtodriftError
 from ...methods import Method
 from ..tree import Tree
 
-Tell = Callable[[int, str, "Progress | None"], None]
-"""How a worker tells of a training: the job's number, what is trained, where it is (None: it ended)."""
+Report = Callable[[int, str, "Progress | None"], None]
+"""Says where a worker's training is: the job's number, what is trained, the progress (None: it ended)."""
 
-_PAUSE = 0.2  # seconds between two words about one training: nobody reads faster
+_PAUSE = 0.2  # seconds between two reports of one training: nobody reads faster
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Job:
     """One stage, as it is sent to a worker.
 
     Attributes:
-        number: its place in the plan; progress is told under it, so a stage that is tried again keeps its line.
+        number: its place in the plan; progress is shown under it, so a stage that is tried again keeps its line.
         key: what the stage is called where the plan was made; a worker that would call it otherwise refuses.
         kind, method, task: what to ask the tree for.
     """
@@ -52,12 +54,12 @@ class Setting:
     threads: int
 
 
-class _Telling(Reporter):
+class _Forwarding(Reporter):
     """A worker's reporter: progress goes to the process that shows it."""
 
     def __init__(self) -> None:
         self.number = 0
-        self.tell: Tell = lambda number, label, at: None
+        self.report: Report = lambda number, label, at: None
 
     @contextmanager
     def training(self, label: str) -> Iterator[OnProgress | None]:
@@ -68,21 +70,21 @@ class _Telling(Reporter):
             nonlocal said
             if at.epoch == at.epochs or time.monotonic() - said > _PAUSE:
                 said = time.monotonic()
-                self.tell(self.number, label, at)
+                self.report(self.number, label, at)
 
         try:
             yield update
         finally:
-            self.tell(self.number, label, None)
+            self.report(self.number, label, None)
 
 
-_telling = _Telling()
+_forwarding = _Forwarding()
 _held: tuple[str, Tree] | None = None
 
 
-def compute(setting: Setting, job: Job, tell: Tell) -> str:
+def compute(setting: Setting, job: Job, report: Report) -> str:
     """Compute one stage here; return what went wrong, or ""."""
-    _telling.number, _telling.tell = job.number, tell
+    _forwarding.number, _forwarding.report = job.number, report
     try:
         tree = _tree(setting)
         stage = tree.stage(job.kind, job.method, job.task)
@@ -105,5 +107,35 @@ def _tree(setting: Setting) -> Tree:
     machine.tune(setting.threads)
     if _held is None or _held[0] != setting.name:
         _held = None  # its data may be large: gone before the next comes
-        _held = setting.name, setting.make_tree(_telling)
+        _held = setting.name, setting.make_tree(_forwarding)
     return _held[1]
+
+
+# -- progress from process to process -------------------------------------------------------------------------------
+
+
+def sending(put: Callable[[Any], None]) -> Report:
+    """Return what puts reports into a queue, as plain values: a process that only holds it need not import torch."""
+    return lambda number, label, at: put((number, label, None if at is None else astuple(at)))
+
+
+@contextmanager
+def receiving(events: Any, report: Report) -> Iterator[None]:
+    """Pass on what workers put into a queue, until the block ends."""
+    receiver = threading.Thread(target=receive, args=(events, report), daemon=True)
+    receiver.start()
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # a queue of Ray may be gone with its node
+            events.put(None)
+            receiver.join(timeout=5)
+
+
+def receive(events: Any, report: Report) -> None:
+    """Pass on what is in a queue, up to a None."""
+    with suppress(Exception):  # the queue is gone: progress is not shown any more
+        while (event := events.get()) is not None:
+            number, label, at = event
+            with suppress(Exception):  # a terminal that has gone: workers wait if nobody empties the queue
+                report(number, label, None if at is None else Progress(*at))
