@@ -10,8 +10,9 @@ from protodrift.exemplars import Everything, Herding, herding_order
 from protodrift.methods import Method
 from protodrift.networks import build_embedder, embed
 from protodrift.objectives import SigmoidHeads
+from protodrift.prototypes import update_prototypes
 from protodrift.readouts import NearestExemplarMean, View
-from protodrift.training.evolution import update_prototypes
+from protodrift.training.task import compute_prototypes
 
 
 def algorithm_4(z, m):
@@ -112,16 +113,10 @@ def test_nearest_exemplar_mean_is_icarls_algorithm_1(tasks, network, embedding):
     memory, readout = Herding(total=12), NearestExemplarMean()
     kept = memory.keep(memory.keep(None, tasks[0], embedding), tasks[1], embedding)
     method = Method(SigmoidHeads(), exemplars=memory, readout=readout)
-    old, _ = update_prototypes(None, method, task=1, new=tasks[0], z_new=embed(network, tasks[0].images), z_old=None)
-    store, _ = update_prototypes(
-        old,
-        method,
-        task=2,
-        new=tasks[1],
-        z_new=embed(network, tasks[1].images),
-        z_old=None,
-        kept=(kept, embed(network, kept.images)),
-    )
+    old = compute_prototypes(method, 1, tasks[0], embed(network, tasks[0].images))
+    z_new, exemplars = embed(network, tasks[1].images), (kept, embed(network, kept.images))
+    computed = compute_prototypes(method, 2, tasks[1], z_new, old=old, exemplars=exemplars)
+    store, _ = update_prototypes(old, computed)
     test = load_digits().test.of_classes([1, 3, 7, 8])
     z = embed(network, test.images)
     predicted = [store.labels[row] for row in readout.predict(View(z, store.means)).tolist()]

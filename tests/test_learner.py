@@ -447,7 +447,7 @@ def test_every_named_method_learns_two_tasks(name, vectors):
         with pytest.raises(InputError, match="keeps one network"):
             clf.partial_fit(*vectors("owl", "emu"))
         return
-    assert clf._validated_method() == method
+    assert clf.method == method
     if any(isinstance(penalty, Attention) for penalty in method.penalties):  # vectors have no maps to attend to
         with pytest.raises(InputError, match="feature maps"):
             clf.partial_fit(*vectors("owl", "emu")).partial_fit(*vectors("jay", "ibis"))

@@ -1,13 +1,12 @@
-"""`IncrementalClassifier`: where the rooms meet, for a user."""
+"""`IncrementalClassifier`: all parts together, as an estimator of scikit-learn."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -15,32 +14,32 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils import column_or_1d
 from torch import nn
 
-from .common.config import check, flag, nested, number, one_of, optional, plain, whole, with_nested
+from .common.config import check, nested, one_of, plain, with_nested
 from .common.labels import Label, sorted_labels
 from .common.progress import OnProgress, reporting
 from .data.arrays import InputSpec, read_inputs, read_labels
 from .data.examples import Examples
 from .data.views import Augmentation, default_augmentation
 from .distributed.batches import same_weights
-from .distributed.world import current
+from .distributed.world import World, current
 from .drift import SDC, Drift
-from .errors import InputError, ModelFileError, NotLearnedError, did_you_mean
+from .errors import InputError, ModelFileError, NotLearnedError
 from .exemplars import Exemplars
 from .methods import Method, Schedule, get_method, training_name
 from .model import format as model_format
 from .model import versions
-from .networks.build import BACKBONES, build_embedder, embedding_options
+from .networks.build import build_embedder, embedding_options
 from .networks.embedder import Embedder, embed
 from .objectives import Objective, Triplet
 from .penalties import Penalty
-from .prototypes import DriftReport
-from .readouts import NearestClassMean, Readout, View
-from .training.calibration import distances_to, relative_distances
+from .prototypes.update import DriftReport
+from .readouts import NearestClassMean, Readout
 from .training.checkpoint import Checkpoint
 from .training.config import Training
-from .training.evolution import readout_view
-from .training.state import LearnedTask, LearnerState
-from .training.task import Lesson, check_new_classes, learn
+from .training.parameters import RULES
+from .training.recognition import Recognized, probabilities, recognize, view_of
+from .training.state import LearnedTask, LearnerState, check_new_classes
+from .training.task import TaskPlan, learn
 
 Self = TypeVar("Self", bound="IncrementalClassifier")
 
@@ -52,67 +51,117 @@ _FIXED = ("backbone", "embedding_dim", "normalize", "crop", "objective")
 """What the first task fixes: later tasks must train the same network for the same thing."""
 
 
-def _temperature(value: Any) -> str | None:
-    return None if value == "auto" else number(above=0)(value)
+class _Learned(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """What a classifier answers and shows after it has learned; `IncrementalClassifier` is the class to use."""
 
+    state_: LearnerState
+    objective: Objective
+    readout: Readout
+    image_size: int
+    temperature: float | Literal["auto"]
+    channels: Literal["auto", "first", "last"]
 
-_RULES = {
-    "embedding_dim": optional(whole(1)),
-    "normalize": flag,
-    "crop": optional(whole(1)),
-    "image_size": whole(8),
-    "held_out": number(0, 0.5),
-    "temperature": _temperature,
-    "channels": one_of("auto", "first", "last"),
-    "random_state": whole(0),
-    "verbose": flag,
-}
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the embeddings z of X, (N, embedding_dim)."""
+        return self._embed(X).numpy()
 
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the class of each image: the user's labels, over all classes seen so far."""
+        view = view_of(self._learned(), self._embed(X))
+        labels: np.ndarray = self.classes_[self._checked_readout().predict(view).numpy()]
+        return labels
 
-@dataclass(frozen=True)
-class Recognized:
-    """Answers for N images over K classes.
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the read-out's scores, larger is likelier: (N, n_classes); of two classes (N,), second minus first."""
+        scores: np.ndarray = self._scores(X).numpy()
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
-    Attributes:
-        classes: (K,) all labels.
-        best: (N,) the answer, as a position in `classes`.
-        probabilities: (N, K) confidence.
-        distances: (N, K) Euclidean distance to each prototype.
-        novelty: (N,) how far from the answer's prototype, over how far 95 % of held-out images of that class are; 0
-            where no image could be held out.
-        embeddings: (N, D) z.
-    """
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return (N, n_classes) probabilities in the order of `classes_`: softmax of -d^2 / temperature.
 
-    classes: np.ndarray
-    best: np.ndarray
-    probabilities: np.ndarray
-    distances: np.ndarray
-    novelty: np.ndarray
-    embeddings: np.ndarray
+        Rows sum to 1. With a temperature that was chosen they are a share of nearness, not a frequency; with
+        `temperature="auto"` they are calibrated on what was held out when the answer's class was learned.
+        """
+        return probabilities(self._learned(), self._scores(X), self._checked_temperature()).numpy()
+
+    def recognize(self, X: Any) -> Recognized:
+        """Return the answers with all that is known about them: probabilities, distances, whether they are unknown."""
+        readout, temperature = self._checked_readout(), self._checked_temperature()
+        return recognize(self._learned(), readout, self._embed(X), temperature, self.classes_)
+
+    def _scores(self, X: Any) -> torch.Tensor:
+        return self._checked_readout().scores(view_of(self._learned(), self._embed(X)))
+
+    def _checked_readout(self) -> Readout:
+        """Return the read-out, checked: it may have been set since the last task."""
+        return Method(objective=self.objective, readout=self.readout).readout
+
+    def _checked_temperature(self) -> float | Literal["auto"]:
+        check(type(self).__name__, {"temperature": RULES["temperature"]}, {"temperature": self.temperature})
+        return self.temperature
+
+    def _embed(self, X: Any) -> torch.Tensor:
+        state = self._learned()
+        images, _, _ = self._read(X, None, state.spec)
+        z = embed(state.trained.network, images)
+        broken = (~torch.isfinite(z).all(dim=1)).nonzero().flatten()
+        if len(broken):
+            raise InputError(
+                f"row {int(broken[0])} of X is so far from anything that was learned that the network overflows"
+                f"{f' (and {len(broken) - 1} more)' if len(broken) > 1 else ''}. Check its scale, and fill values such "
+                "as 3.4e38."
+            )
+        return z
+
+    def _learned(self) -> LearnerState:
+        state: LearnerState | None = getattr(self, "state_", None)
+        if state is None:
+            raise NotLearnedError(
+                f"this {type(self).__name__} has not learned anything yet. Call partial_fit(X, y), or load a model."
+            )
+        return state
 
     @property
-    def unknown(self) -> np.ndarray:
-        """(N,) whether an image is far from every class."""
-        far: np.ndarray = self.novelty > 1
-        return far
+    def classes_(self) -> np.ndarray:
+        """All labels learned, in task order, sorted within a task."""
+        return self._learned().classes
 
     @property
-    def labels(self) -> np.ndarray:
-        """(N,) the label of the best class, also of images that are unknown."""
-        named: np.ndarray = self.classes[self.best]
-        return named
+    def n_features_in_(self) -> int:
+        """Values per input: D of feature vectors, C x H x W of images."""
+        return math.prod(self._learned().spec.shape)
 
-    def top(self, row: int, count: int) -> list[tuple[Label, float, float]]:
-        """Return the `count` likeliest classes of an image: label, probability, distance."""
-        order = np.argsort(-self.probabilities[row], kind="stable")
-        order = order[order != self.best[row]]  # the answer first, also among equals
-        order = np.concatenate([[self.best[row]], order])[:count]
-        return [
-            (self.classes[i].item(), float(self.probabilities[row, i]), float(self.distances[row, i])) for i in order
-        ]
+    @property
+    def network_(self) -> Embedder:
+        """The embedding network after the last task. Copy it before you train it: later tasks begin with it."""
+        return self._learned().trained.network
+
+    @property
+    def prototypes_(self) -> np.ndarray:
+        """(n_classes, embedding_dim), in the order of `classes_`."""
+        return self._learned().prototypes.means.numpy().copy()
+
+    @property
+    def drift_(self) -> DriftReport:
+        """What drift compensation did to each old class in the last task."""
+        return self._learned().drift
+
+    @property
+    def tasks_(self) -> tuple[LearnedTask, ...]:
+        """Classes, images per class, losses and notes of every task."""
+        return self._learned().tasks
+
+    def _read(self, X: Any, y: Any, spec: InputSpec | None) -> tuple[torch.Tensor, Any, InputSpec]:
+        size: tuple[int, ...] = getattr(X, "shape", ())
+        if spec is not None and not spec.is_image and len(size) == 2 and size[1] != spec.shape[0]:
+            raise InputError(
+                f"X has {size[1]} features, but {type(self).__name__} is expecting {spec.shape[0]} features as input: "
+                f"this model was made for {spec}."
+            )
+        return read_inputs(X, y, spec=spec, channels=self.channels, size=self.image_size)
 
 
-class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class IncrementalClassifier(_Learned):
     """Learns classes task after task without keeping old images; an image gets the class of the nearest prototype.
 
     `partial_fit` learns one task: it trains the embedding network on the new classes, measures how the new images moved
@@ -170,12 +219,16 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
     ----------
     classes_ : ndarray of shape (n_classes,)
         All labels learned, in task order, sorted within a task. The columns of `predict_proba`.
+    n_features_in_ : int
+        Values per input: D of feature vectors, C x H x W of images.
+    network_ : Embedder
+        The embedding network after the last task.
     prototypes_ : ndarray of shape (n_classes, embedding_dim)
-        One row a class, in the order of `classes_`.
+        One row per class, in the order of `classes_`.
     drift_ : DriftReport
         What drift compensation did to each old class in the last task.
     tasks_ : tuple of LearnedTask
-        Classes, images a class, losses and notes of every task.
+        Classes, images per class, losses and notes of every task.
     state_ : LearnerState
         All of the above in one object.
 
@@ -214,11 +267,11 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
         readout: Readout = NearestClassMean(),
         schedule: Schedule = Schedule(),
         training: Training = DEFAULT_TRAINING,
-        augment: Augmentation | str | None = "auto",
+        augment: Augmentation | Literal["auto"] | None = "auto",
         image_size: int = 128,
         held_out: float = 0.0,
-        temperature: float | str = 0.1,
-        channels: str = "auto",
+        temperature: float | Literal["auto"] = 0.1,
+        channels: Literal["auto", "first", "last"] = "auto",
         random_state: int = 0,
         device: str = "cpu",
         verbose: bool = False,
@@ -252,9 +305,18 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
         (EWC(gamma=10000000.0, fisher='batch', accumulate=False),)
         """
         method = get_method(name)
-        _check_names(cls, params)
-        axes = {axis: getattr(method, axis) for axis in ("objective", "exemplars", "drift", "readout", "schedule")}
-        return cls(**{**axes, "penalty": method.penalties, **params})
+        return cls().set_params(**{**method.options(), "penalty": method.penalties, **params})
+
+    @property
+    def method(self) -> Method:
+        """The choice on each axis and the schedule.
+
+        Raises:
+            InputError: if a parameter cannot be used.
+        """
+        check(type(self).__name__, RULES, self.get_params(deep=False))
+        penalty: Any = self.penalty
+        return Method(self.objective, penalty, self.exemplars, self.drift, self.readout, self.schedule)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name; if `deep`, also the options of their parts, such as "drift__sigma"."""
@@ -274,6 +336,9 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return getattr(self, "state_", None) is not None
+
     # -- learning ------------------------------------------------------------------------------------------------
 
     def fit(self: Self, X: Any, y: Any = None) -> Self:
@@ -281,7 +346,9 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
         self.state_ = self._learn(None, X, y)
         return self
 
-    def partial_fit(self: Self, X: Any, y: Any = None, classes: Any = None, *, known: str = "error") -> Self:
+    def partial_fit(
+        self: Self, X: Any, y: Any = None, classes: Any = None, *, known: Literal["error", "skip", "refresh"] = "error"
+    ) -> Self:
         """Learn one task of new classes.
 
         Args:
@@ -303,16 +370,13 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
     def _learn(
         self, state: LearnerState | None, X: Any, y: Any, announced: Any = None, known: str = "error"
     ) -> LearnerState:
-        self._validated_method()  # before anything large is read
+        _ = self.method  # checked before anything large is read
         if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         images, y, spec = self._read(X, y, None if state is None else state.spec)
         examples = Examples(images, read_labels(y, len(images)))
         if announced is not None:
-            listed = set(read_labels(announced, np.size(announced)))
-            surprise = [label for label in sorted_labels(examples.labels) if label not in listed]
-            if surprise:
-                raise InputError(f"y holds class {surprise[0]!r}, which classes=... does not list. Add it, or drop it.")
+            _check_announced(examples.labels, announced)
         if state is not None:
             check_new_classes(state, sorted_labels(examples.labels), known)
             if known == "skip":
@@ -320,15 +384,6 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
                 if not len(examples):
                     return state
         return self.learned_from(state, spec, examples)
-
-    def _read(self, X: Any, y: Any, spec: InputSpec | None) -> tuple[torch.Tensor, Any, InputSpec]:
-        size: tuple[int, ...] = getattr(X, "shape", ())
-        if spec is not None and not spec.is_image and len(size) == 2 and size[1] != spec.shape[0]:
-            raise InputError(
-                f"X has {size[1]} features, but {type(self).__name__} is expecting {spec.shape[0]} features as input: "
-                f"this model was made for {spec}."
-            )
-        return read_inputs(X, y, spec=spec, channels=self.channels, size=self.image_size)
 
     def learned_from(
         self,
@@ -349,213 +404,27 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
             checkpoint: keeps the last finished epoch; a training that was interrupted goes on from there.
             source: where the images come from, in a word.
         """
-        method = self._validated_method()
+        method, world = self.method, current()
         fixed = {name: getattr(self, name) for name in _FIXED}
         if state is not None:
-            _check_fixed(state, fixed)
-            if state.space != method.readout.space_name:
-                raise InputError(
-                    f"prototypes were averaged in the space {state.space!r} of the read-out that this model learned "
-                    f"with, and {method.readout} would average the new ones in {method.readout.space_name!r}. Set the "
-                    "read-out back, or start a new model."
-                )
-        task = 1 if state is None else len(state.tasks) + 1
+            _check_fixed(state, fixed, method.readout)
         with (
-            reporting(self.verbose and on_progress is None and current().is_first) as reporter,
-            reporter.training(training_name(method, task)) as shown,
+            reporting(self.verbose and on_progress is None and world.is_first) as reporter,
+            reporter.training(training_name(method, 1 if state is None else len(state.tasks) + 1)) as shown,
         ):
-            lesson = Lesson(
+            plan = TaskPlan(
                 method,
                 self.training,
-                default_augmentation(spec) if self.augment == "auto" else self.augment,  # type: ignore[arg-type]
+                default_augmentation(spec) if self.augment == "auto" else self.augment,
                 self.random_state,
                 fixed,
                 self.held_out,
-                lambda: self._initial_network(spec, examples),
+                lambda: _first_network(self, spec, examples, world),
                 on_progress or shown,
                 checkpoint,
                 source,
             )
-            return learn(lesson, state, spec, examples)
-
-    def _initial_network(self, spec: InputSpec, first: Examples) -> Embedder:
-        build = partial(
-            build_embedder,
-            self.backbone,
-            spec,
-            **embedding_options(self.objective, self.embedding_dim, self.normalize),
-            weights=self.weights,
-            seed=self.random_state,
-            crop=self.crop,
-        )
-        network = current().first_before_others(build)  # weights may have to be downloaded, once
-        network.standardize.fit(first.images)
-        same_weights(current(), network)
-        return network.to(self.device).eval()
-
-    def _validated_method(self) -> Method:
-        name = type(self).__name__
-        check(name, _RULES, {key: getattr(self, key) for key in _RULES})
-        if not isinstance(self.backbone, (str, nn.Module)):
-            raise InputError(f"{name}: backbone must be a name or an nn.Module, got {self.backbone!r}.")
-        if isinstance(self.backbone, str) and self.backbone not in BACKBONES:
-            raise InputError(f"{name}: unknown backbone {self.backbone!r}. {did_you_mean(self.backbone, BACKBONES)}")
-        if not (self.weights is None or isinstance(self.weights, (str, Path))):
-            raise InputError(f"{name}: weights must be a name, a file or None, got {self.weights!r}.")
-        if not isinstance(self.training, Training):
-            raise InputError(
-                f"{name}: training must be a Training object, e.g. Training(epochs=30); got {self.training!r}."
-            )
-        if not (self.augment is None or self.augment == "auto" or isinstance(self.augment, Augmentation)):
-            raise InputError(
-                f"{name}: augment must be 'auto', None or an Augmentation such as CropFlip(); got {self.augment!r}."
-            )
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError, TypeError) as error:
-            raise InputError(
-                f"{name}: device {self.device!r} cannot be used here ({error}). Use device='cpu'."
-            ) from None
-        if isinstance(self.schedule, Schedule) and self.schedule.start == "initial":
-            raise InputError(
-                f"{name}: Schedule(start='initial') trains a network of its own for every task, and this classifier "
-                "keeps one network. Run it as an experiment (protodrift run)."
-            )
-        if isinstance(self.readout, Readout) and self.readout.needs_every_network:
-            raise InputError(
-                f"{name}: {type(self.readout).__name__} asks the networks of all earlier tasks, and this classifier "
-                "keeps one network. Run it as an experiment (protodrift run), or use another read-out."
-            )
-        if self.drift is not None and isinstance(self.drift, Drift) and self.drift.evaluation_only:
-            raise InputError(
-                f"{name}: {type(self.drift).__name__} is for evaluation only: it needs old images, which a learner "
-                "does not have. Use SDC() or None."
-            )
-        return Method(
-            self.objective,
-            self.penalty,  # type: ignore[arg-type]
-            self.exemplars,
-            self.drift,
-            self.readout,
-            self.schedule,
-        )
-
-    # -- answering -----------------------------------------------------------------------------------------------
-
-    def transform(self, X: Any) -> np.ndarray:
-        """Return the embeddings z of X, (N, embedding_dim)."""
-        return self._embed(X).numpy()
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the class of each image: the user's labels, over all classes seen so far."""
-        z = self._embed(X)
-        labels: np.ndarray = self.classes_[self._checked_readout().predict(self._view(z)).numpy()]
-        return labels
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return (N, n_classes) probabilities in the order of `classes_`: softmax of -d^2 / temperature.
-
-        Rows sum to 1. With a temperature that was chosen they are a share of nearness, not a frequency; with
-        `temperature="auto"` they are calibrated on what was held out when the answer's class was learned.
-        """
-        check(type(self).__name__, {"temperature": _RULES["temperature"]}, {"temperature": self.temperature})
-        return self._probabilities(self._scores(X))
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return the read-out's scores, larger is likelier: (N, n_classes); of two classes (N,), second minus first."""
-        scores: np.ndarray = self._scores(X).numpy()
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def recognize(self, X: Any) -> Recognized:
-        """Return the answers with all that is known about them: probabilities, distances, whether they are unknown."""
-        state, z = self._learned(), self._embed(X)
-        scores = self._scores_of(z)
-        distances = distances_to(self.readout.space(z), state.prototypes.means)
-        view = readout_view(z, state.prototypes, state.trained.network, state.readout_state)
-        best = scores.argmax(dim=1)
-        novelty = state.calibration.novelty(best, distances, relative_distances(*self.readout.coordinates(view)))
-        return Recognized(
-            self.classes_, best.numpy(), self._probabilities(scores), distances.numpy(), novelty.numpy(), z.numpy()
-        )
-
-    def _probabilities(self, scores: torch.Tensor) -> np.ndarray:
-        if self.temperature == "auto":
-            temperature = self._learned().calibration.temperatures[scores.argmax(dim=1), None].double()
-        else:
-            temperature = torch.tensor(float(self.temperature), dtype=torch.float64)
-        probabilities: np.ndarray = (scores.double() / temperature).softmax(dim=1).numpy()
-        return probabilities
-
-    def _scores(self, X: Any) -> torch.Tensor:
-        return self._scores_of(self._embed(X))
-
-    def _scores_of(self, z: torch.Tensor) -> torch.Tensor:
-        return self._checked_readout().scores(self._view(z))
-
-    def _checked_readout(self) -> Readout:
-        """Return the read-out, checked: it may have been set since the last task."""
-        return Method(objective=self.objective, readout=self.readout).readout
-
-    def _view(self, z: torch.Tensor) -> View:
-        state = self._learned()
-        return readout_view(z, state.prototypes, state.trained.network, state.readout_state)
-
-    def _embed(self, X: Any) -> torch.Tensor:
-        state = self._learned()
-        images, _, _ = self._read(X, None, state.spec)
-        z = embed(state.trained.network, images)
-        broken = (~torch.isfinite(z).all(dim=1)).nonzero().flatten()
-        if len(broken):
-            raise InputError(
-                f"row {int(broken[0])} of X is so far from anything that was learned that the network overflows"
-                f"{f' (and {len(broken) - 1} more)' if len(broken) > 1 else ''}. Check its scale, and fill values such "
-                "as 3.4e38."
-            )
-        return z
-
-    def _learned(self) -> LearnerState:
-        state = getattr(self, "state_", None)
-        if state is None:
-            raise NotLearnedError(
-                f"this {type(self).__name__} has not learned anything yet. Call partial_fit(X, y), or load a model."
-            )
-        assert isinstance(state, LearnerState)
-        return state
-
-    @property
-    def classes_(self) -> np.ndarray:
-        """All labels learned, in task order, sorted within a task."""
-        labels = self._learned().prototypes.labels
-        found = np.array(labels)
-        return found if found.dtype.kind != "f" else np.array(labels, dtype=object)  # small ints and ints from 2^63 on
-
-    @property
-    def n_features_in_(self) -> int:
-        """Values per input: D of feature vectors, C x H x W of images."""
-        return math.prod(self._learned().spec.shape)
-
-    @property
-    def network_(self) -> Embedder:
-        """The embedding network after the last task; a copy, if it is to be trained further."""
-        return self._learned().trained.network
-
-    @property
-    def prototypes_(self) -> np.ndarray:
-        """(n_classes, embedding_dim), in the order of `classes_`."""
-        return self._learned().prototypes.means.numpy().copy()
-
-    @property
-    def drift_(self) -> DriftReport:
-        """What drift compensation did to each old class in the last task."""
-        return self._learned().drift
-
-    @property
-    def tasks_(self) -> tuple[LearnedTask, ...]:
-        """Classes, images a class, losses and notes of every task."""
-        return self._learned().tasks
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return getattr(self, "state_", None) is not None
+            return learn(plan, state, spec, examples)
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -607,9 +476,8 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
     def from_saved(cls: type[Self], saved: versions.Saved, path: str | Path, **params: Any) -> Self:
         """Return the classifier of a version that was read; as `load`."""
         try:
-            _check_names(cls, params)
             clf = cls(**model_format.decode_params(saved.manifest["parameters"], params))
-            clf._validated_method()
+            _ = clf.method
             clf.state_ = model_format.restored(clf, saved)
         except ModelFileError:
             raise
@@ -620,17 +488,39 @@ class IncrementalClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  
         return clf
 
 
-def _check_names(cls: type[IncrementalClassifier], params: dict[str, Any]) -> None:
-    known = cls._get_param_names()
-    for name in params:
-        if name not in known:
-            raise InputError(f"{cls.__name__} has no parameter {name!r}. {did_you_mean(name, known)}")
+def _first_network(clf: IncrementalClassifier, spec: InputSpec, first: Examples, world: World) -> Embedder:
+    build = partial(
+        build_embedder,
+        clf.backbone,
+        spec,
+        **embedding_options(clf.objective, clf.embedding_dim, clf.normalize),
+        weights=clf.weights,
+        seed=clf.random_state,
+        crop=clf.crop,
+    )
+    network = world.first_before_others(build)  # weights may have to be downloaded, once
+    network.standardize.fit(first.images)
+    same_weights(world, network)
+    return network.to(clf.device).eval()
 
 
-def _check_fixed(state: LearnerState, fixed: dict[str, Any]) -> None:
+def _check_announced(labels: tuple[Label, ...], classes: Any) -> None:
+    listed = set(read_labels(classes, np.size(classes)))
+    surprise = [label for label in sorted_labels(labels) if label not in listed]
+    if surprise:
+        raise InputError(f"y holds class {surprise[0]!r}, which classes=... does not list. Add it, or drop it.")
+
+
+def _check_fixed(state: LearnerState, fixed: dict[str, Any], readout: Readout) -> None:
     for name, value in fixed.items():
         if value is not state.fixed[name] and value != state.fixed[name]:
             raise InputError(
                 f"{name} was {state.fixed[name]!r} when this model learned its first task and is {value!r} now. It "
                 "cannot change between tasks: set it back, or start a new model."
             )
+    if state.space != readout.space_name:
+        raise InputError(
+            f"prototypes were averaged in the space {state.space!r} of the read-out that this model learned with, and "
+            f"{readout} would average the new ones in {readout.space_name!r}. Set the read-out back, or start a new "
+            "model."
+        )

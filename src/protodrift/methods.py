@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from .common.config import Config, one_of
+from .common.covariance import Covariance
 from .drift import SDC, Drift
 from .errors import InputError, did_you_mean
 from .exemplars import Everything, Exemplars, Herding
@@ -119,6 +120,11 @@ class Method(Config):
         """The penalties as a tuple, however they were given."""
         assert isinstance(self.penalty, tuple)
         return self.penalty
+
+    @property
+    def covariance(self) -> Covariance | None:
+        """What is kept of every class beside its mean: what the read-out asks for, or else the drift."""
+        return self.readout.keeps or (None if self.drift is None else self.drift.keeps)
 
 
 METHODS: dict[str, Method] = {

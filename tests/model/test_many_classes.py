@@ -20,7 +20,7 @@ from protodrift.model import evaluate as room
 from protodrift.model.evaluate import evaluate
 from protodrift.readouts import View, ncm
 from protodrift.readouts import base as readouts
-from protodrift.training import task as tasks
+from protodrift.training import calibration
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def learned(X, y, images):
     """Learn 2,100 classes; so many images are checked."""
     clf = IncrementalClassifier(embedding_dim=32, schedule=Schedule(train="none"), temperature="auto")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "CHECKED_SCORES", 2100 * images)
+        patch.setattr(calibration, "CHECKED_SCORES", 2100 * images)
         return clf.partial_fit(X, y)
 
 

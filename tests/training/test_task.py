@@ -19,7 +19,7 @@ from protodrift.errors import InputError
 from protodrift.model.defaults import choose
 from protodrift.networks.embedder import embed
 from protodrift.readouts import Bayes, Mahalanobis, RidgeClassifier, StreamingLDA
-from protodrift.training import task as lesson
+from protodrift.training import task as task_steps
 
 QUICK = Training(epochs=1, batch_size=16, images_per_class=8)
 
@@ -32,7 +32,7 @@ def test_new_images_pass_once_through_each_network(two_clouds, vectors, monkeypa
         seen.append((network, len(images)))
         return embedded(world, network, images, *args, **kwargs)
 
-    monkeypatch.setattr(lesson, "embedded", counted)
+    monkeypatch.setattr(task_steps, "embedded", counted)
     old = two_clouds.state_.trained.network
     X, y = vectors("kea", "tui")
     two_clouds.partial_fit(X, y)
@@ -141,7 +141,7 @@ def test_a_class_in_parts_is_what_it_is_at_once_when_the_network_stays(make_clas
     parts.append(np.flatnonzero((np.arange(len(y)) % 12 > 5) & (y != "emu")))
     parts.append(np.flatnonzero((np.arange(len(y)) % 12 > 5) & (y == "emu")))
     frozen = {"readout": readout, "schedule": Schedule(train="none"), "drift": None}
-    # The first lesson says how pixels are standardized, so both begin alike.
+    # The first task says how pixels are standardized, so both begin alike.
     whole, slowly = (make_classifier(**frozen).partial_fit(*vectors("rook", "wren")) for _ in range(2))
     whole = whole.partial_fit(X, y).state_
     for part in parts:
@@ -152,7 +152,7 @@ def test_a_class_in_parts_is_what_it_is_at_once_when_the_network_stays(make_clas
     for name, value in whole.prototypes.statistics.items():
         if name != "factors":  # whose signs are free
             torch.testing.assert_close(state.prototypes.statistics[name], value, atol=1e-6, rtol=1e-4)
-    for name, value in whole.readout.items():
+    for name, value in whole.readout_state.items():
         torch.testing.assert_close(state.readout_state[name], value, atol=1e-6, rtol=1e-5)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..learner import Recognized
+from ..training.recognition import Recognized
 
 
 def finite(value: float, digits: int = 6) -> float | None:

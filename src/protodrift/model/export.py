@@ -23,7 +23,7 @@ from ..errors import InputError
 from ..learner import IncrementalClassifier
 from ..networks.embedder import Embedder
 from ..training.calibration import distances_to
-from ..training.evolution import readout_view
+from ..training.recognition import readout_view
 
 DISTANCE_TOLERANCE = 1e-4
 TIE = 1e-3

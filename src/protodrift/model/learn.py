@@ -32,8 +32,7 @@ from ..experiments.store import EpochCheckpoint, Store
 from ..learner import IncrementalClassifier
 from ..methods import training_name
 from ..training.checkpoint import Checkpoint
-from ..training.state import LearnerState
-from ..training.task import check_new_classes
+from ..training.state import LearnerState, check_new_classes
 from . import versions
 from .defaults import Choice, choose
 from .facts import photo_size
@@ -259,7 +258,7 @@ def learn_task(plan: Plan, reporter: Reporter = silent) -> Learned:
     own = _checkpoint(model.path, key) if world.is_first and plan.trains else None
     checkpoint: Checkpoint = SharedCheckpoint(world, own)
     resumed = checkpoint.load()
-    with reporter.training(training_name(clf._validated_method(), model.next_task)) as on_progress:
+    with reporter.training(training_name(clf.method, model.next_task)) as on_progress:
         clf.state_ = clf.learned_from(
             model.state,
             plan.photos.spec,

@@ -13,14 +13,15 @@ two classes it is the plain distance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 
+from ..common import seeding
 from ..common.geometry import squared_distances
 from ..data.batches import members_of
+from ..readouts import Readout, View
 
 LEVELS = (0.5, 0.75, 0.9, 0.95, 0.99)
 """Which quantiles of the held-out distances are kept."""
@@ -30,6 +31,15 @@ UNKNOWN_LEVEL = 0.95
 
 PRIOR_IMAGES = 5.0
 """A class's own scale counts as much as that of all classes together when it rests on this many images."""
+
+SEVERAL = 3
+"""Classes from which on a distance can be told relative to the others."""
+
+FOLDS = 5
+"""Parts into which a task is cut for checking answers, where the network does not learn from it."""
+
+CHECKED_SCORES = 2**23
+"""Scores of held-out images for a temperature, images x classes: 64 MB of float64, gone over about 20 times."""
 
 DEFAULT_TEMPERATURE = 0.1
 """Where no image could be held out: d^2 of unit vectors lies in 0..4."""
@@ -168,56 +178,39 @@ def fit_temperature(scores: torch.Tensor, targets: torch.Tensor) -> float:
     """Return the T that makes softmax(scores / T) say how often it is right: the least mean negative log-likelihood.
 
     The targets keep 1 / (N + 2) for the other classes (Platt's correction): a few images that are all answered rightly
-    do not make it infinitely sure.
+    do not make it infinitely sure. The loss is convex in 1 / T, so it has one minimum in log T. With the gaps to the
+    best score, log p_c = -gap_c / T - log sum_c exp(-gap_c / T): all but the last term is linear in 1 / T, and an
+    evaluation is one pass over the (N, K) gaps.
 
     Args:
         scores: (N, K), larger is better; -inf for a class that must not win.
         targets: (N,) the right classes.
     """
+    from scipy.optimize import minimize_scalar  # slow to import, and a class that is read from a file needs none of it
+
     usable = torch.isfinite(scores).any(dim=1) & torch.isfinite(scores.gather(1, targets[:, None])).squeeze(1)
     scores, targets = scores[usable].double(), targets[usable]
     if len(scores) == 0 or scores.shape[1] < 2:
         return DEFAULT_TEMPERATURE
     gaps = scores.amax(dim=1, keepdim=True) - scores
-    spread = float(gaps[torch.isfinite(gaps)].mean())
+    finite = torch.isfinite(gaps)
+    spread = float(gaps[finite].mean())
     if not spread > 0:
         return DEFAULT_TEMPERATURE
-    loss = _likelihood(gaps, targets)
-    # Coarse, then fine around the best. The loss is convex in 1 / T, so it has one valley on every grid.
-    center, width = math.log(spread), math.log(1e3)
-    for _ in range(3):
-        grid = [math.exp(center + width * step / 20) for step in range(-20, 21)]
-        low, high = 0, len(grid) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if loss(grid[middle]) <= loss(grid[middle + 1]):
-                high = middle
-            else:
-                low = middle + 1
-        center, width = math.log(grid[low]), width / 15
-    return grid[low]
-
-
-def _likelihood(gaps: torch.Tensor, targets: torch.Tensor) -> Callable[[float], float]:
-    """Return the mean negative log-likelihood as a function of T, with Platt's correction.
-
-        log p_c = -gap_c / T - L,   L = log sum_c exp(-gap_c / T)
-
-    Everything but L is linear in 1 / T, so an evaluation is one pass over the (N, K) gaps to the best score.
-    """
-    finite = torch.isfinite(gaps)
     known, total = finite.sum(dim=1), torch.where(finite, gaps, 0.0).sum(dim=1)
     own = gaps.gather(1, targets[:, None]).squeeze(1)
-    miss, others = 1.0 / (len(gaps) + 2), max(1, gaps.shape[1] - 1)
+    miss, others = 1.0 / (len(gaps) + 2), gaps.shape[1] - 1
 
-    @cache
-    def loss(temperature: float) -> float:
+    def loss(log_temperature: float) -> float:
+        temperature = math.exp(log_temperature)
         log_sum = (gaps / -temperature).exp_().sum(dim=1).log()
         right = -own / temperature - log_sum
         rest = (-total / temperature - known * log_sum - right) / others
         return float(-((1 - miss) * right + miss * rest).mean())
 
-    return loss
+    center, width = math.log(spread), math.log(1e3)
+    found = minimize_scalar(loss, bounds=(center - width, center + width), method="bounded", options={"xatol": 1e-4})
+    return math.exp(found.x)
 
 
 def folds(targets: torch.Tensor, count: int, generator: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -244,3 +237,96 @@ def hold_out(targets: torch.Tensor, share: float, generator: torch.Generator, mo
             take = min(most, max(1, round(share * len(members))))
             held[members[torch.randperm(len(members), generator=generator)[:take]]] = True
     return held
+
+
+def splits_of(
+    targets: torch.Tensor, held: torch.Tensor, *, classes: int, seed: int, task: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return how a task's images are checked: for each pass (the images that stay, those that are held out).
+
+    Those that training did not see, or, where there are none, each image in turn (`FOLDS`). So few are held out at once
+    that their scores of all classes are at most `CHECKED_SCORES`: temperature and the shape of distances are shared by
+    all classes, so they can be measured on a sample.
+
+    Args:
+        targets: (N,) the task's classes, 0..C-1.
+        held: (N,) bool, images that the network was not trained on.
+        classes: K, all classes after the task.
+        seed, task: from which all randomness follows.
+    """
+    if bool(held.any()):
+        splits = [((~held).nonzero().flatten(), held.nonzero().flatten())]
+    else:
+        splits = folds(targets, FOLDS, seeding.generator(seed, "folds", task))
+    most = max(1, CHECKED_SCORES // classes // max(1, len(splits)))
+    generator = seeding.generator(seed, "checked images", task)
+
+    def some(part: torch.Tensor) -> torch.Tensor:
+        return part[torch.randperm(len(part), generator=generator)[:most].sort().values] if len(part) > most else part
+
+    return [(rest, some(part)) for rest, part in splits]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Held-out images of C new classes among K, and what a read-out that had not seen them says about them.
+
+    Attributes:
+        scores: (n, K).
+        distances: (n,) to the prototype of the own class.
+        relative: (n,) the same, relative.
+        targets: (n,) classes, 0..C-1.
+    """
+
+    scores: torch.Tensor
+    distances: torch.Tensor
+    relative: torch.Tensor
+    targets: torch.Tensor
+
+    @staticmethod
+    def of(readout: Readout, view: View, targets: torch.Tensor, first: int) -> Checked:
+        """Return what a read-out says of the images of a view, whose classes follow the `first` old ones."""
+        own = distances_to(readout.space(view.z), view.prototypes[first:]).gather(1, targets[:, None])
+        relative = relative_distances(*readout.coordinates(view)).gather(1, targets[:, None] + first)
+        return Checked(readout.scores(view), own.squeeze(1), relative.squeeze(1).float(), targets)
+
+    @staticmethod
+    def joined(parts: Sequence[Checked]) -> Checked:
+        """Return the images of all parts."""
+        return Checked(*(torch.cat([getattr(p, name) for p in parts]) for name in Checked.__dataclass_fields__))
+
+    def accuracy(self, first: int) -> float:
+        """Return the share that was answered rightly among all classes, of which the `first` are old."""
+        return float((self.scores.argmax(dim=1) == self.targets + first).double().mean())
+
+
+def measured(checked: Checked | None, before: Calibration, count: int, honest: bool) -> Calibration:
+    """Return the rows of `count` new classes.
+
+    Args:
+        checked: their held-out images; None: one image per class, nothing can be held out, so the other classes speak
+            for these.
+        before: the rows of the old classes.
+        count: C.
+        honest: whether the network was not trained on the images.
+    """
+    if checked is None:
+        known, unknown = before.at(before.images.nonzero().flatten().tolist()), Calibration.unknown(count)
+        if not len(known):
+            return unknown
+        return replace(
+            unknown,
+            quantiles=known.quantiles.median(dim=0).values.repeat(count, 1),
+            relative=known.relative.median(dim=0).values.repeat(count, 1),
+        )
+    targets, first = checked.targets, len(before)
+    images = torch.bincount(targets, minlength=count)
+    quantiles = class_quantiles(checked.distances, targets, count)
+    several = first + count >= SEVERAL
+    return Calibration(
+        quantiles,
+        class_quantiles(checked.relative, targets, count) if several else torch.full_like(quantiles, torch.inf),
+        torch.full((count,), fit_temperature(checked.scores, targets + first)),
+        images,
+        torch.full((count,), honest) & (images > 0),
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-import torch
+import numpy as np
 
 from ..common.labels import Label
 from ..data.arrays import InputSpec
@@ -62,7 +63,7 @@ class LearnerState:
         penalties: the last task's penalties, whose importances and the like `trained.penalty_state` holds.
         trained: network, what penalties keep, memory.
         prototypes: mu_c of all classes seen.
-        tasks: one entry a task.
+        tasks: one entry per task.
         drift: what the last task's drift compensation did; empty after the first task.
         readout_state: what the read-out has learned.
         calibration: distances and temperatures of all classes.
@@ -80,9 +81,19 @@ class LearnerState:
     calibration: Calibration
     space: str = "plain"
 
+    @cached_property
+    def classes(self) -> np.ndarray:
+        """(K,) the labels as an array, in the order of the prototypes; it cannot be written to."""
+        labels = self.prototypes.labels
+        found = np.array(labels)
+        if found.dtype.kind == "f":  # small ints and ints from 2^63 on
+            found = np.array(labels, dtype=object)
+        found.flags.writeable = False
+        return found
+
 
 def class_drift(report: DriftReport) -> tuple[ClassDrift, ...]:
-    """Return a drift report as what is remembered of it for ever: two numbers a class."""
+    """Return a drift report as what is remembered of it for ever: two numbers per class."""
     uncertainty = report.diagnostics.get("uncertainty")
     known = [None] * len(report.labels) if uncertainty is None else uncertainty.tolist()
     return tuple(
@@ -136,9 +147,9 @@ def unknown_class(label: Label, labels: tuple[Label, ...]) -> InputError:
 
 
 def trained_with(state: LearnerState, label: Label) -> bool:
-    """Return whether the network was trained in a lesson that had images of a class: its own, or one that refreshed it.
+    """Return whether the network was trained in a task that had images of a class: its own, or one that refreshed it.
 
-    Exemplars bring images of their classes into all later lessons.
+    Exemplars bring images of their classes into all later tasks.
     """
     seen = False
     for task in state.tasks:
@@ -171,13 +182,36 @@ def tensor_bytes(tensors: Tensors) -> int:
     return sum(value.numel() * value.element_size() for value in tensors.values())
 
 
-def merged_means(
-    means: torch.Tensor, counts: torch.Tensor, added: torch.Tensor, added_counts: torch.Tensor
-) -> torch.Tensor:
-    """Return prototypes with more images: mu = (n mu_moved + m mean_added) / (n + m), (K, D) each, (K,) counts.
+def kept_for(penalties: tuple[Penalty, ...], state: LearnerState) -> tuple[Tensors, ...]:
+    """Return for each penalty what the same one kept after the last task; another one's importances mean other things.
 
-    >>> merged_means(torch.zeros(1, 1), torch.tensor([3]), torch.ones(1, 1), torch.tensor([1]))
-    tensor([[0.2500]])
+    Only gamma may differ: it weighs what was measured.
     """
-    n, m = counts.double()[:, None], added_counts.double()[:, None]
-    return ((n * means.double() + m * added.double()) / (n + m)).to(means.dtype)
+
+    def measures(penalty: Penalty) -> dict[str, Any]:
+        return {**penalty.to_json(), "gamma": None}
+
+    # Nothing is kept when no task could train yet.
+    kept = [
+        (measures(old), tensors) for old, tensors in zip(state.penalties, state.trained.penalty_state, strict=False)
+    ]
+    return tuple(next((t for old, t in kept if old == measures(penalty)), {}) for penalty in penalties)
+
+
+def check_new_classes(state: LearnerState, classes: tuple[Label, ...], known: str = "error") -> None:
+    """Refuse labels of another kind, and known ones unless they are to be skipped or refreshed."""
+    learned = {label: t for t, task in enumerate(state.tasks, 1) for label in task.classes}
+    if type(next(iter(learned))) is not type(classes[0]):
+        raise InputError(
+            f"labels mix int and str: earlier tasks had {next(iter(learned))!r}, this one has {classes[0]!r}. Use one "
+            "kind: 1 and '1' would be two classes."
+        )
+    if known != "error":
+        return
+    for label in classes:
+        if label in learned:
+            raise InputError(
+                f"class {label!r} was learned in task {learned[label]}; tasks must not share classes. Drop it, or "
+                "start a new model; known='skip' passes over its images, known='refresh' merges them into its "
+                "prototype."
+            )

@@ -10,12 +10,15 @@ import numpy as np
 import torch
 
 from ... import metrics
+from ...common.labels import sorted_labels
 from ...common.tensorfiles import Tensors
 from ...drift import FittedDrift
 from ...networks.embedder import Embedder, embed
 from ...prototypes.store import Prototypes
+from ...prototypes.update import update_prototypes
 from ...readouts import View
-from ...training.evolution import probed, readout_view, update_prototypes
+from ...training.recognition import readout_view
+from ...training.task import compute_prototypes, fit_drift, read_out
 from ...training.trainer import Trained
 from ..identity import described
 from .base import Given, Packed, Stage
@@ -81,22 +84,17 @@ class ReadOut(Stage[ReadoutResult]):
         embeddings, new, classes = given.of(self._embed), setup.data(task), setup.classes(task)
         trained = trained_after(setup, method, task, given.of)
         before = None if self._before is None else given.of(self._before)
-        prototypes, _ = update_prototypes(
-            None if before is None else before.prototypes,
-            method,
-            task=task,
-            new=new,
-            z_new=embeddings.z_new,
-            z_old=embeddings.z_old if self._embed.moved else None,
-            kept=None if trained.exemplars is None else (trained.exemplars, embeddings.z_kept),
-            fitted=None if before is None else self._fitted(before.prototypes, embeddings, trained.network, given),
-        )
+        old = None if before is None else before.prototypes
+        exemplars = None if trained.exemplars is None else (trained.exemplars, embeddings.z_kept)
+        computed = compute_prototypes(method, task, new, embeddings.z_new, old=old, exemplars=exemplars)
+        fitted = None if old is None else self._fitted(old, computed, embeddings, trained.network, given)
+        prototypes, _ = update_prototypes(old, computed, fitted)
         z = embeddings.z_new
         if method.readout.needs_every_network:
             z = embed(given.of(network_after(setup, method, 0)).network, new.images)
         state = {} if before is None else before.readout_state
         targets = new.targets_of(classes)
-        state = method.readout.learn(state, method.readout.space(z), targets, task, setup.seed)
+        state = read_out(method, state, z, targets, task=task, seed=setup.seed, classes=len(classes))
         predicted = method.readout.predict(self._view(embeddings.z_test, prototypes, trained.network, state, given))
         y_true = [label for t in range(1, task + 1) for label in setup.test(t).labels]
         y_pred = [classes[target] for target in predicted.tolist()]
@@ -140,14 +138,28 @@ class ReadOut(Stage[ReadoutResult]):
             data["bytes_stored"],
         )
 
-    def _fitted(self, old: Prototypes, embeddings: Embeddings, network: Embedder, given: Given) -> FittedDrift | None:
-        """Return an estimator that knows more than embeddings, or None: it is fitted on them."""
-        if self.method.drift is not None and self.method.drift.evaluation_only:
-            return self.method.drift.knowing(embeddings.true_means[: len(old)])
-        if not self._probes:
+    def _fitted(
+        self, old: Prototypes, computed: Prototypes, embeddings: Embeddings, network: Embedder, given: Given
+    ) -> FittedDrift | None:
+        """Return the drift estimator that has seen how the task's images moved, or knows the true means."""
+        method, new = self.method, self.setup.data(self.task)
+        if method.drift is not None and method.drift.evaluation_only:
+            return method.drift.knowing(embeddings.true_means[: len(old)])
+        if not self._embed.moved:
             return None
-        network_old = given.of(network_after(self.setup, self.method, self.task - 1)).network
-        return probed(self.method, network_old, network, self.setup.data(self.task).images, old)
+        networks = None
+        if self._probes:
+            networks = (given.of(network_after(self.setup, method, self.task - 1)).network, network)
+        return fit_drift(
+            method,
+            old,
+            embeddings.z_old,
+            embeddings.z_new,
+            new.targets_of(sorted_labels(new.labels)),
+            recomputed=computed.labels,
+            networks=networks,
+            images=new.images,
+        )
 
     def _view(
         self, z_test: torch.Tensor, prototypes: Prototypes, network: Embedder, state: Tensors, given: Given

@@ -1,0 +1,94 @@
+"""What the parameters of a classifier may be: one table of rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..common.config import Rule, flag, number, one_of, optional, whole
+from ..data.views import Augmentation
+from ..drift import Drift
+from ..errors import did_you_mean
+from ..methods import Schedule
+from ..networks.build import BACKBONES
+from ..readouts import Readout
+from .config import Training
+
+
+def _temperature(value: Any) -> str | None:
+    return None if value == "auto" else number(above=0)(value)
+
+
+def _backbone(value: Any) -> str | None:
+    if isinstance(value, nn.Module) or (isinstance(value, str) and value in BACKBONES):
+        return None
+    if isinstance(value, str):
+        return f"is unknown. {did_you_mean(value, BACKBONES)}"
+    return "must be a name or an nn.Module"
+
+
+def _device(value: Any) -> str | None:
+    try:
+        torch.empty(0, device=value)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        return f"cannot be used here ({error}). Use device='cpu'."
+    return None
+
+
+def _schedule(value: Any) -> str | None:
+    if isinstance(value, Schedule) and value.start == "initial":
+        return (
+            "trains a network of its own for every task, and this classifier keeps one network. Run it as an "
+            "experiment (protodrift run)."
+        )
+    return None
+
+
+def _readout(value: Any) -> str | None:
+    if isinstance(value, Readout) and value.needs_every_network:
+        return (
+            "asks the networks of all earlier tasks, and this classifier keeps one network. Run it as an experiment "
+            "(protodrift run), or use another read-out."
+        )
+    return None
+
+
+def _drift(value: Any) -> str | None:
+    if isinstance(value, Drift) and value.evaluation_only:
+        return "is for evaluation only: it needs old images, which a learner does not have. Use SDC() or None."
+    return None
+
+
+def _augment(value: Any) -> str | None:
+    if value is None or isinstance(value, Augmentation) or (isinstance(value, str) and value == "auto"):
+        return None
+    return "must be 'auto', None or an Augmentation such as CropFlip()"
+
+
+def _kind(kinds: type | tuple[type, ...], words: str) -> Rule:
+    return lambda value: None if isinstance(value, kinds) else f"must be {words}"
+
+
+RULES: dict[str, Rule] = {
+    "backbone": _backbone,
+    "embedding_dim": optional(whole(1)),
+    "normalize": flag,
+    "weights": _kind((str, Path, type(None)), "a name, a file or None"),
+    "crop": optional(whole(1)),
+    "drift": _drift,
+    "readout": _readout,
+    "schedule": _schedule,
+    "training": _kind(Training, "a Training object, e.g. Training(epochs=30)"),
+    "augment": _augment,
+    "image_size": whole(8),
+    "held_out": number(0, 0.5),
+    "temperature": _temperature,
+    "channels": one_of("auto", "first", "last"),
+    "random_state": whole(0),
+    "device": _device,
+    "verbose": flag,
+}
+"""What each parameter may be; `Method` checks that a part is of the right kind."""
