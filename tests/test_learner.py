@@ -499,7 +499,7 @@ def test_a_memory_that_begins_late_compensates_the_classes_it_lacks(make_classif
 
 
 def test_the_oracle_is_for_experiments_only(make_classifier, vectors):
-    with pytest.raises(InputError, match=r"Oracle is for evaluation only.*Use SDC\(\) or None"):
+    with pytest.raises(InputError, match=r"drift=Oracle\(\) is for evaluation only.*Use SDC\(\) or None"):
         make_classifier(drift=Oracle()).fit(*vectors("owl", "emu"))
 
 
@@ -788,5 +788,5 @@ def test_what_overflows_the_network_gets_no_answer(make_classifier, vectors):
 
 
 def test_weights_that_are_no_name_are_refused(make_classifier, vectors):
-    with pytest.raises(InputError, match="weights must be a name, a file or None, got 5"):
+    with pytest.raises(InputError, match="weights=5 must be a name, a file or None"):
         make_classifier(weights=5).fit(*vectors("owl", "emu"))
