@@ -74,7 +74,7 @@ def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str
 
     state = clf.state_
     print(
-        f"{args.model}: version {found.versions[0]}, {plural(len(state.prototypes), 'class', 'classes')} in "
+        f"{args.model}: version {found.versions[0]}, {plural(len(state.prototypes), 'class')} in "
         f"{plural(len(state.tasks), 'task')}"
     )
     print(

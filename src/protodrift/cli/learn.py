@@ -116,19 +116,19 @@ def _learn(args: argparse.Namespace, model: ModelDirectory, found: Found) -> tup
 def _model_line(model: ModelDirectory) -> str:
     if model.state is None or model.current is None:
         return f"{model.path} is a new model"
-    classes, tasks = plural(len(model.labels), "class", "classes"), plural(len(model.state.tasks), "task")
+    classes, tasks = plural(len(model.labels), "class"), plural(len(model.state.tasks), "task")
     return f"{model.path}: version {model.current.version}, {classes} in {tasks}"
 
 
 def _classes_text(classes: dict[str, int]) -> str:
     photos = plural(sum(classes.values()), "photo")
-    return f"{photos} of {plural(len(classes), 'class', 'classes')}, {span(list(classes.values()))} each"
+    return f"{photos} of {plural(len(classes), 'class')}, {span(list(classes.values()))} each"
 
 
 def _plan_text(plan: Plan) -> str:
     parts = [_classes_text(plan.new)] if plan.new else []
     if plan.refreshed:
-        parts.append(f"refresh {plural(len(plan.refreshed), 'known class', 'known classes')}")
+        parts.append(f"refresh {plural(len(plan.refreshed), 'known class')}")
     return " and ".join(parts)
 
 
@@ -171,11 +171,11 @@ def _print_summary(args: argparse.Namespace, plan: Plan, learned: Learned, warni
     task = state.tasks[-1]
     if learned.resumed:
         print(f"went on after epoch {learned.resumed} of the interrupted task")
-    done = [plural(len(plan.new), "new class", "new classes")] if plan.new else []
-    done += [f"{plural(len(plan.refreshed), 'class', 'classes')} refreshed"] if plan.refreshed else []
+    done = [plural(len(plan.new), "new class")] if plan.new else []
+    done += [f"{plural(len(plan.refreshed), 'class')} refreshed"] if plan.refreshed else []
     print(
         f"\nlearned {', '.join(done)} in {time_text(seconds)}: {plan.model.path} is version {learned.version} with "
-        f"{plural(len(state.prototypes), 'class', 'classes')}"
+        f"{plural(len(state.prototypes), 'class')}"
     )
     if task.note and learned.classifier.schedule.train != "none":
         print(f"  network            not trained: {task.note}")

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     app = build_app(watched, limits, token=token, hosts=hosts)
     listener = bound(args.host, args.port)
     served = watched.served
-    classes = plural(len(served.classifier.state_.prototypes), "class", "classes")
+    classes = plural(len(served.classifier.state_.prototypes), "class")
     print(f"serving {args.model}, version {served.current.version} with {classes}, at {url_of(listener)}", flush=True)
     print("stop with Ctrl-C", flush=True)
     run_until_stopped(app, listener, limits.seconds + 5)

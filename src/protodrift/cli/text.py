@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, noun: str) -> str:
     """Return a count with its noun.
 
-    >>> plural(1, "photo"), plural(2, "class", "classes")
+    >>> plural(1, "photo"), plural(2, "class")
     ('1 photo', '2 classes')
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def time_text(seconds: float) -> str:
