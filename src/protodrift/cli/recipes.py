@@ -6,25 +6,27 @@ import argparse
 import json
 import textwrap
 
+from .arguments import Commands, add_command
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verbs."""
+
+def register(commands: Commands) -> None:
+    """Add the commands."""
     from .run import add_budget, add_settings
 
-    recipes = verbs.add_parser("recipes", help="list the recipes", description="Lists the recipes, one line each.")
+    recipes = commands.add_parser("recipes", help="list the recipes", description="Lists the recipes, one line each.")
     recipes.set_defaults(run=list_recipes)
-    show = verbs.add_parser(
+    show = add_command(
+        commands,
         "show",
+        show_recipe,
         help="print a recipe, fully resolved",
         description="Prints a recipe with every value it will use, as JSON.",
         epilog="example:  protodrift show digits --set sigma=0.2",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     show.add_argument("recipe", metavar="NAME", help="a name from `protodrift recipes`")
     add_budget(show)
     add_settings(show)
-    show.set_defaults(run=show_recipe)
-    methods = verbs.add_parser(
+    methods = commands.add_parser(
         "methods",
         help="list the methods: five axes, what each stores, its paper",
         description="Lists every named method with its choice on the five axes, what it stores, and its paper.",
@@ -34,12 +36,11 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def list_recipes(args: argparse.Namespace) -> int:
-    """Print one line a recipe."""
+    """Print one line per recipe."""
     from ..experiments.recipes import RECIPES
+    from .text import table
 
-    width = max(map(len, RECIPES))
-    for name, make in RECIPES.items():
-        print(f"{name:{width}}  {make().about}")
+    print(table([name, make().about] for name, make in RECIPES.items()))
     return 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .arguments import add_ram
+from .arguments import Commands, add_command, add_ram, whole_number
 
 if TYPE_CHECKING:
     from ..experiments.engines import Engine
@@ -32,14 +32,16 @@ A run that was interrupted, by Ctrl-C, a crash or a power cut, goes on where it 
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
         "run",
+        run,
         help="run a recipe, or go on where it stopped",
         description="Runs a recipe as a tree of stages. What is on disk is not computed again.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        on_ranks=True,
     )
     parser.add_argument("recipe", metavar="NAME", help="a name from `protodrift recipes`")
     parser.add_argument("--data", metavar="DIR", help="the data folder, for recipes that need one")
@@ -47,11 +49,11 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--seeds", type=_seeds, default=(0,), metavar="0,1,2", help="training seeds (default: 0)")
     parser.add_argument("--skip-bad-images", action="store_true", help="leave out images that cannot be decoded")
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="threads of each computation (default: torch's choice)"
+        "--threads", type=whole_number(1), metavar="N", help="threads of each computation (default: torch's choice)"
     )
     parser.add_argument(
         "--jobs",
-        type=int,
+        type=whole_number(1),
         metavar="N",
         help="processes that compute stages at the same time, one thread each unless --threads says more (default: 1; "
         "with --engine ray as many as fit)",
@@ -75,7 +77,6 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--tasks", type=int, metavar="N", help="cut the classes into N tasks; short for --set tasks=N")
     add_settings(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
-    parser.set_defaults(run=run, on_ranks=True)
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
@@ -150,9 +151,6 @@ def run(args: argparse.Namespace) -> int:
     from ..experiments import run as runs
     from ..report import summary_text
 
-    for option in ("jobs", "threads"):
-        if getattr(args, option) is not None and getattr(args, option) < 1:
-            raise InputError(f"--{option} must be 1 or more; got {getattr(args, option)}.")
     if args.engine == "local" and (args.address is not None or args.gpus_per_stage):
         raise InputError("--address and --gpus-per-stage are for --engine ray.")
     several = (args.jobs or 1) > 1 or args.engine == "ray"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..common.machine import size_text
-
-if TYPE_CHECKING:
-    from ..experiments.store import StageInfo
+from .arguments import Commands
+from .text import table
 
 _EPILOG = """\
 examples:
@@ -19,9 +18,9 @@ examples:
 """
 
 
-def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
         "runs",
         help="show or remove what runs keep on disk",
         description="Shows the disk use of runs, or removes their stages.",
@@ -47,20 +46,24 @@ def show(args: argparse.Namespace) -> int:
     from ..experiments.store import list_stages
 
     if (args.path / "run.json").exists():
-        total = 0
-        for kind, stages in _by_kind(list_stages(args.path)).items():
-            size = sum(stage.bytes for stage in stages)
-            total += size
-            print(f"{kind:8} {len(stages):5} stages {size_text(size):>10}")
-        print(f"{'all':8} {'':5}        {size_text(total):>10}")
+        listed = list_stages(args.path)
+        counts = Counter(stage.kind for stage in listed)
+        rows = [
+            (kind, f"{counts[kind]} stages", size_text(sum(stage.bytes for stage in listed if stage.kind == kind)))
+            for kind in counts
+        ]
+        rows.append(("all", f"{len(listed)} stages", size_text(sum(stage.bytes for stage in listed))))
+        print(table(rows, right=(1, 2)))
         return 0
     found = sorted(args.path.glob("*/run.json")) if args.path.is_dir() else []
     if not found:
         raise RunError(f"there are no runs at {args.path}. Run one: protodrift run digits --out {args.path}/digits")
+    rows = []
     for path in found:
         size = sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file())
         done = "finished" if (path.parent / "results.json").exists() else "not finished"
-        print(f"{path.parent}  {size_text(size)}  {done}")
+        rows.append((str(path.parent), size_text(size), done))
+    print(table(rows, right=(1,)))
     return 0
 
 
@@ -82,13 +85,6 @@ def remove(args: argparse.Namespace) -> int:
         if not args.dry_run:
             for stage in stages:
                 store.remove(stage.name)
-    verb = "would remove" if args.dry_run else "removed"
-    print(f"{verb} {len(stages)} stages, {size_text(sum(stage.bytes for stage in stages))}")
+    done = "would remove" if args.dry_run else "removed"
+    print(f"{done} {len(stages)} stages, {size_text(sum(stage.bytes for stage in stages))}")
     return 0
-
-
-def _by_kind(stages: list[StageInfo]) -> dict[str, list[StageInfo]]:
-    result: dict[str, list[StageInfo]] = {}
-    for stage in stages:
-        result.setdefault(stage.kind, []).append(stage)
-    return result

@@ -36,7 +36,7 @@ OnCount = Callable[[str, int, "int | None"], None]
 
 
 class Reporter:
-    """What long work says while it runs. This one is silent; the others show the same calls in their own way."""
+    """What long work says while it runs. This one is silent; the others show the same on a terminal or in a log."""
 
     def plan(self, stages: int, trainings: int) -> None:
         """Say how many stages will be computed, and how many of them are trainings."""

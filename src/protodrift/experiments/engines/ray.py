@@ -4,8 +4,8 @@ A stage is a Ray task with as many CPUs as the run has threads. Workers get a jo
 everything else from the store, which all nodes must see under one path. Before the first stage every node is asked
 whether it does, and whether its protodrift, torch and threads are ours: a stage's key would differ otherwise.
 
-Ray's own retries are off. It would try a stage that runs out of memory for ever, and nobody would hear of it; the
-dispatch loop counts and says it.
+Ray's own retries are off. It would try a stage that runs out of memory for ever, without a word; the dispatch loop
+counts and says it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Experiments as data: one function a table or figure; `RECIPES` lists them by name."""
+"""Experiments as data: one function per table or figure; `RECIPES` lists them by name."""
 
 from __future__ import annotations
 

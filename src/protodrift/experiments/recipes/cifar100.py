@@ -108,7 +108,7 @@ def ten_tasks(budget: str = "cpu") -> Recipe:
 
 
 def _small(recipe: Recipe) -> Recipe:
-    """Return the budget `drift`: a hundred training and fifty test images a class, a warm-up of fifteen epochs."""
+    """Return the budget `drift`: a hundred training and fifty test images per class, a warm-up of fifteen epochs."""
     small = replace(
         recipe,
         rows=tuple({**frozen_rows(OBJECTIVE), **embedding_rows(OBJECTIVE, DRIFT_PENALTIES, DRIFT)}.items()),

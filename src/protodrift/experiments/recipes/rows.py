@@ -36,7 +36,7 @@ EXEMPLARS = ("iCaRL-CNN", "iCaRL-NME", "Rebalance")
 BUDGETS = {
     "paper": "the paper's epochs",
     "cpu": "for two cores",
-    "drift": "ten minutes a training, to compare drift estimators",
+    "drift": "ten minutes per training, to compare drift estimators",
 }
 
 
