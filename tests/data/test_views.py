@@ -179,11 +179,6 @@ def test_views_come_back_from_json(augment):
     assert decode(augment.to_json()) == augment
 
 
-def test_a_crop_that_was_stored_before_there_was_a_mode_is_described_as_before():
-    assert CropFlip(3).to_json() == {"type": "CropFlip", "pad": 3, "flip": True}
-    assert CropFlip(3, mode="zeros").to_json()["mode"] == "zeros"
-
-
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [((3, 32, 32), CropFlip(4)), ((3, 64, 32), CropFlip(4)), ((1, 64, 64), None), ((3, 28, 28), None), ((64,), None)],

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -19,6 +19,11 @@ import torch
 from ..common.labels import Label
 from ..errors import InputError
 from .images import read_image, to_rgb
+
+Channels = Literal["auto", "first", "last"]
+"""Where the channel axis of (N, ., ., .) is; "auto": where the length is 1, 3 or 4."""
+
+Scale = Literal["uint8", "unit", "byte", "free"]
 
 _CHANNELS = (1, 3, 4)
 
@@ -34,7 +39,7 @@ class InputSpec:
     """
 
     shape: tuple[int, ...]
-    scale: str
+    scale: Scale
     low: float
     high: float
 
@@ -56,10 +61,12 @@ class InputSpec:
     @staticmethod
     def from_json(data: dict[str, Any]) -> InputSpec:
         """Invert `to_json`."""
-        return InputSpec(tuple(int(n) for n in data["shape"]), str(data["scale"]), data["low"], data["high"])
+        return InputSpec(tuple(int(n) for n in data["shape"]), data["scale"], data["low"], data["high"])
 
 
-def read_images(X: Any, *, spec: InputSpec | None = None, channels: str = "auto") -> tuple[torch.Tensor, InputSpec]:
+def read_images(
+    X: Any, *, spec: InputSpec | None = None, channels: Channels = "auto"
+) -> tuple[torch.Tensor, InputSpec]:
     """Check images or feature vectors and bring them into the inner form.
 
     Args:
@@ -78,7 +85,7 @@ def read_images(X: Any, *, spec: InputSpec | None = None, channels: str = "auto"
     >>> tuple(images.shape), str(spec)
     ((5, 1, 8, 8), '8 x 8 images with 1 channel, uint8 pixels')
     """
-    if channels not in ("auto", "first", "last"):
+    if channels not in get_args(Channels):
         raise InputError(f"channels={channels!r} is unknown: 'auto', 'first' or 'last'.")
     tensor = _tensor(X)
     if tensor.ndim and len(tensor) == 0:
@@ -109,7 +116,7 @@ def read_images(X: Any, *, spec: InputSpec | None = None, channels: str = "auto"
 
 
 def read_inputs(
-    X: Any, y: Any, *, spec: InputSpec | None, channels: str, size: int
+    X: Any, y: Any, *, spec: InputSpec | None, channels: Channels, size: int
 ) -> tuple[torch.Tensor, Any, InputSpec]:
     """Return checked images, labels as they were given, and what the images look like.
 
@@ -222,7 +229,7 @@ def _tensor(X: Any) -> torch.Tensor:
     return tensor.to(torch.float32)
 
 
-def _channels_first(tensor: torch.Tensor, channels: str, spec: InputSpec | None) -> torch.Tensor:
+def _channels_first(tensor: torch.Tensor, channels: Channels, spec: InputSpec | None) -> torch.Tensor:
     if tensor.ndim == 2:
         return tensor.to(torch.float32)
     if tensor.ndim == 3:
@@ -253,6 +260,7 @@ def _channels_first(tensor: torch.Tensor, channels: str, spec: InputSpec | None)
 
 def _describe(images: torch.Tensor) -> InputSpec:
     low, high = float(images.min()), float(images.max())
+    scale: Scale
     if images.dtype == torch.uint8:
         scale = "uint8"
     elif images.ndim == 2 or low < 0 or high > 255:
@@ -324,7 +332,7 @@ def _paths(X: Any) -> list[Path] | None:
     return [Path(value) for value in values]
 
 
-def _pairs(dataset: Any, spec: InputSpec | None, channels: str) -> tuple[Any, list[Any]]:
+def _pairs(dataset: Any, spec: InputSpec | None, channels: Channels) -> tuple[Any, list[Any]]:
     images, labels = [], []
     for i in range(len(dataset)):
         pair = dataset[i]

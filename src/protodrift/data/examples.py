@@ -12,7 +12,7 @@ import torch
 from ..common.labels import Label, sorted_labels
 from ..errors import InputError
 from . import spill
-from .arrays import InputSpec, read_images, read_labels
+from .arrays import Channels, InputSpec, read_images, read_labels
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,14 @@ class Dataset:
     """
 
     def __init__(
-        self, X: Any, y: Any, X_test: Any = None, y_test: Any = None, *, name: str = "arrays", channels: str = "auto"
+        self,
+        X: Any,
+        y: Any,
+        X_test: Any = None,
+        y_test: Any = None,
+        *,
+        name: str = "arrays",
+        channels: Channels = "auto",
     ) -> None:
         images, spec = read_images(X, channels=channels)
         train = Examples(images, read_labels(y, len(images)), torch.arange(len(images)))

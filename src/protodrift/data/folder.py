@@ -20,7 +20,7 @@ from PIL import Image
 
 from ..common.files import shown
 from ..errors import InputError, SkippedImagesWarning
-from .images import load_photo, read_image
+from .images import Fit, load_photo, read_image
 
 if TYPE_CHECKING:
     from .arrays import InputSpec
@@ -118,7 +118,7 @@ def load_folder(
     test: str | Path | None = None,
     classes: Sequence[str] | None = None,
     ram: int | None = None,
-    fit: str = "center",
+    fit: Fit = "center",
     skip_bad_images: bool = False,
 ) -> Dataset:
     """Read a folder of class folders.

@@ -6,13 +6,16 @@ import io
 import stat
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from ..common.files import shown
 from ..errors import InputError
+
+Fit = Literal["center", "squash"]
+"""How an image becomes square: its center is cropped, or both sides are resized."""
 
 _WIDE = ("I", "I;16", "I;16B", "I;16L", "F")
 """Pillow's modes of more than 8 bits per value."""
@@ -23,7 +26,7 @@ SMALLEST_SIDE = 8
 _BAND = 2**18  # pixels that are held as float64 at a time
 
 
-def read_image(path: str | Path, size: int, fit: str = "center") -> np.ndarray:
+def read_image(path: str | Path, size: int, fit: Fit = "center") -> np.ndarray:
     """Decode one image of any kind as (size, size, 3) uint8.
 
     EXIF orientation is honored; transparent parts become white; gray, palette, CMYK and 16-bit images become RGB.
@@ -82,7 +85,7 @@ def _reason(error: BaseException) -> str:
     return "not an image, or damaged" if "cannot identify image file" in text else text.split("\n")[0]
 
 
-def fitted(image: Image.Image, size: int, fit: str = "center") -> np.ndarray:
+def fitted(image: Image.Image, size: int, fit: Fit = "center") -> np.ndarray:
     """Return an opened image as `read_image` does; what is wrong with it, Pillow says in its own words."""
     upright = ImageOps.exif_transpose(image)
     # What is gray stays so until it is small: RGB takes four times the memory.
@@ -130,7 +133,7 @@ def _stretched(image: Image.Image) -> Image.Image:
     return Image.fromarray(gray)
 
 
-def decode_rows(out: str, start: int, files: list[str], size: int, fit: str) -> dict[int, str]:
+def decode_rows(out: str, start: int, files: list[str], size: int, fit: Fit) -> dict[int, str]:
     """Decode files into consecutive rows of an array on disk; return why each row that failed did.
 
     Args:

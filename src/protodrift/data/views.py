@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -57,7 +57,7 @@ class CropFlip(Augmentation):
 
     pad: int = 4
     flip: bool = True
-    mode: str = "reflect"
+    mode: Literal["reflect", "zeros"] = "reflect"
     rules: ClassVar = {"pad": whole(0), "flip": flag, "mode": one_of("reflect", "zeros")}
 
     def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:

@@ -12,6 +12,7 @@ from ..common.config import Config, encode, number, one_of, optional, part, whol
 from ..common.labels import Label
 from ..common.progress import Reporter, silent
 from ..data import Dataset
+from ..data.images import Fit
 from ..data.tasks import TaskStream, ordered
 from ..data.views import Augmentation, CropFlip, RandomCropFlip, ResizedCropFlip
 from ..distributed.world import ALONE, World
@@ -131,7 +132,7 @@ class Recipe(Config):
         return round(self.size * 256 / 224) if self.view in _CROPPED else self.size
 
     @property
-    def fit(self) -> str:
+    def fit(self) -> Fit:
         """How photos become squares: "squash", or "center": the short side is resized and the center cut out."""
         return "squash" if self.view == "paper" else "center"
 

@@ -18,21 +18,21 @@ import numpy as np
 from ...common.machine import usable_cpus
 from ...errors import InputError, RunError
 from ..folder import HOW_TO_SKIP
-from ..images import decode_rows
+from ..images import Fit, decode_rows
 from .base import OnProgress
 
 CHUNK = 32  # images per job
 WORTH_A_WORKER = 128  # images
 IDLE_SECONDS = 5  # after which a worker ends that has nothing to do, or whose parent was killed
 
-_Job = tuple[str, int, list[str], int, str]
+_Job = tuple[str, int, list[str], int, Fit]
 
 
 def decode_files(
     parts: Sequence[tuple[Sequence[Path], Path]],
     *,
     size: int,
-    fit: str,
+    fit: Fit,
     skip_bad: bool,
     workers: int | None = None,
     what: str = "decode",

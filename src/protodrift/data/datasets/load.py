@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from ...errors import InputError, SkippedImagesWarning
 from ..arrays import InputSpec
 from ..examples import Dataset, Examples
 from ..folder import HOW_TO_SKIP, warn_of_skipped
+from ..images import Fit
 from . import cache as decoded
 from .base import (
     NamedDataset,
@@ -32,15 +33,13 @@ from .counting import require_counts
 from .decode import decode_files, reserve
 from .registry import get_dataset
 
-FITS = ("squash", "center")
-
 
 def load_dataset(
     name: str,
     data: str | Path | None = None,
     *,
     size: int | None = None,
-    fit: str = "squash",
+    fit: Fit = "squash",
     classes: int | None = None,
     seed: int | None = None,
     skip_bad_images: bool = False,
@@ -75,7 +74,7 @@ def load_dataset(
         InputError: naming what is missing, damaged or miscounted, and what to do.
     """
     dataset = get_dataset(name)
-    if fit not in FITS:
+    if fit not in get_args(Fit):
         raise InputError(f"fit={fit!r} is unknown: 'squash' (resize both sides) or 'center' (crop the center square).")
     side = dataset.size if size is None else size
     if isinstance(side, bool) or not isinstance(side, (int, np.integer)) or not 1 <= side <= 4096:
