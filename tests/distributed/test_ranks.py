@@ -134,7 +134,7 @@ def test_a_full_disk_is_told_before_embeddings_are_computed(tmp_path, monkeypatc
     with pytest.raises(
         RunError, match=r"no space for 2\.0 MB of embeddings in .*: No space left on device\. Everything"
     ):
-        passes._room(1000, 512, torch.float32, tmp_path)
+        passes._allocated(1000, 512, torch.float32, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -66,7 +66,7 @@ def embedded_on_first(
         found = [embed(network, part) for part in parts]
         return found[0] if len(found) == 1 else torch.cat(found)
     size, kind = network.embedding_dim, next(network.parameters()).dtype
-    whole = _room(sum(map(len, parts)) if world.is_first else 0, size, kind, folder)
+    whole = _allocated(sum(map(len, parts)) if world.is_first else 0, size, kind, folder)
     start = 0
     for part in parts:
         shares = [world.own(len(part), rank) for rank in range(world.size)]
@@ -88,7 +88,7 @@ def joined(world: World, parts: Sequence[torch.Tensor], folder: Path | None = No
     """Return embeddings one after another, where `embedded_on_first` puts them."""
     if world.alone or not world.is_first:
         return torch.cat(list(parts))
-    whole = _room(sum(map(len, parts)), parts[0].shape[1], parts[0].dtype, folder)
+    whole = _allocated(sum(map(len, parts)), parts[0].shape[1], parts[0].dtype, folder)
     start = 0
     for part in parts:
         for some in part.split(_COPIED):
@@ -100,7 +100,7 @@ def joined(world: World, parts: Sequence[torch.Tensor], folder: Path | None = No
 _COPIED = 4096  # rows at once
 
 
-def _room(count: int, size: int, kind: torch.dtype, folder: Path | None) -> torch.Tensor:
+def _allocated(count: int, size: int, kind: torch.dtype, folder: Path | None) -> torch.Tensor:
     """Return space for (count, size) embeddings: mapped from an unlinked file, or in memory."""
     if folder is None or not count:
         return torch.empty(count, size, dtype=kind)

@@ -12,9 +12,9 @@ from .successors.efc import EFCKernel
 from .successors.folds import HeldOut, leave_one_class_out
 from .successors.gate import Gated
 from .successors.gp import GaussianProcess
-from .successors.linear import MeanShift, Procrustes, Ridge, RidgeToIdentity
-from .successors.local import LocalLinear
-from .successors.relative import RelativeSDC
+from .successors.linear import MeanShift, Procrustes, Ridge, RidgeToIdentity, procrustes, ridge_map
+from .successors.local import LocalLinear, local_linear_drift
+from .successors.relative import RelativeSDC, relative_bandwidth
 from .successors.residual import AffineKernel
 
 __all__ = [
@@ -44,5 +44,9 @@ __all__ = [
     "adversarial_pairs",
     "kernel_sums",
     "leave_one_class_out",
+    "local_linear_drift",
+    "procrustes",
+    "relative_bandwidth",
+    "ridge_map",
     "semantic_drift",
 ]

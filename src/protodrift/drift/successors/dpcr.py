@@ -14,6 +14,36 @@ from ..base import Drift, FittedDrift
 from .linear import FittedAffine, Ridge
 
 
+def own_directions(phi: torch.Tensor, threshold: float, basis: torch.Tensor) -> torch.Tensor:
+    """Return a class's own directions U, (D, u): eigenvectors of Phi with eigenvalues above a share of the largest.
+
+    Args:
+        phi: (D, D) the class's mean outer product.
+        threshold: the share.
+        basis: (D, r) directions that all classes span, within which Phi is decomposed: r^3 instead of D^3.
+    """
+    values, vectors = torch.linalg.eigh(basis.T @ phi @ basis)
+    own: torch.Tensor = basis @ vectors[:, values > threshold * values[-1:]]
+    return own
+
+
+def project(
+    p: torch.Tensor, phi: torch.Tensor, weight: torch.Tensor, own: torch.Tensor, order: str = "after"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return p P and P' Phi P with P = A U U' (order "after") or U U' A ("before"); everything has u columns.
+
+    Args:
+        p, phi: (D,) and (D, D) of a class.
+        weight: (D, D) A.
+        own: (D, u) U.
+    """
+    if order == "after":
+        reached = weight @ own
+        return (p @ reached) @ own.T, own @ (reached.T @ phi @ reached) @ own.T
+    reached = own.T @ weight
+    return (p @ own) @ reached, reached.T @ (own.T @ phi @ own) @ reached
+
+
 @dataclass(frozen=True)
 class DualProjection(Drift):
     """P_c = A U_c U_c', p -> p P_c, Phi_c -> P_c' Phi_c P_c: a ridge map, then the class's own subspace.
@@ -57,25 +87,13 @@ class FittedDualProjection(FittedDrift):
         return self.shared.explain(prototypes)
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return p P_c, and P_c' Phi_c P_c about it.
-
-        Phi_c is decomposed within the r directions that all classes span, and everything after that has as many columns
-        as the class has directions of its own: K r^3 instead of K D^3.
-        """
+        """Return p P_c, and P_c' Phi_c P_c about it."""
         p, weight = prototypes.double(), self.shared.weight
         basis = Spectrum.of(covariances.sum(dim=0, dtype=torch.float64) + p.T @ p).vectors
         means, moved = p.clone(), covariances.clone()
         for row, sigma in enumerate(covariances):
             phi = sigma.double() + torch.outer(p[row], p[row])
-            values, vectors = torch.linalg.eigh(basis.T @ phi @ basis)
-            own = basis @ vectors[:, values > self.config.threshold * values[-1:]]
-            if self.config.order == "after":  # P = A U U'
-                reached = weight @ own
-                means[row] = (p[row] @ reached) @ own.T
-                pushed = own @ (reached.T @ phi @ reached) @ own.T
-            else:  # P = U U' A
-                reached = own.T @ weight
-                means[row] = (p[row] @ own) @ reached
-                pushed = reached.T @ (own.T @ phi @ own) @ reached
+            own = own_directions(phi, self.config.threshold, basis)
+            means[row], pushed = project(p[row], phi, weight, own, self.config.order)
             moved[row] = (pushed - torch.outer(means[row], means[row])).to(moved.dtype)
         return means.to(prototypes.dtype), moved

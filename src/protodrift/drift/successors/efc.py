@@ -12,11 +12,36 @@ from ...common.geometry import squared_distances
 from ..base import Drift, FittedDrift, check_pairs, check_prototypes
 
 
+def feature_metric(z: torch.Tensor, prototypes: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return E = mean_i W'(diag(pi_i) - pi_i pi_i')W of the nearest-class-mean classifier, (N, D), (K, D) -> (D, D)."""
+    pi = (-squared_distances(z.double(), prototypes.double()) / temperature).softmax(dim=1)
+    weights = 2 * prototypes.double() / temperature
+    spread = torch.diag(pi.mean(dim=0)) - pi.T @ pi / len(pi)
+    metric: torch.Tensor = weights.T @ spread @ weights
+    return metric
+
+
+def efc_weights(prototypes: torch.Tensor, z_old: torch.Tensor, metric: torch.Tensor, sigma: float) -> torch.Tensor:
+    """Return the normalized kernel weights of EFC, (K, N) in float64: SDC's, with distances in a metric.
+
+        w_i = exp(-d_i^2 / (2 sigma^2)),   d^2 = (m - p) E (m - p)', scaled to [0, 1] over all pairs
+
+    Args:
+        prototypes, z_old: (K, D) p and (N, D) m, float64.
+        metric: (D, D) E, positive semidefinite.
+        sigma: of the scaled distance.
+    """
+    values, vectors = torch.linalg.eigh(metric)
+    root = vectors * values.clamp(min=0).sqrt()  # (m - p) E (m - p)' is a plain distance after x -> x root
+    distances = squared_distances(prototypes @ root, z_old @ root)
+    low, high = distances.aminmax()
+    scaled = (distances - low) / (high - low).clamp(min=1e-300)
+    return (-scaled / (2 * sigma**2)).softmax(dim=1)
+
+
 @dataclass(frozen=True)
 class EFCKernel(Drift):
-    """SDC with d^2 = (m - p) E (m - p)', scaled to [0, 1] over all pairs of images and prototypes.
-
-        w_i = exp(-d_i^2 / (2 sigma^2)),   E = mean_i W'(diag(pi_i) - pi_i pi_i')W   (D, D)
+    """SDC with distances in a metric, see `efc_weights`: E = mean_i W'(diag(pi_i) - pi_i pi_i')W, (D, D).
 
     E is the empirical feature matrix: how strongly each direction of z changes the softmax pi of a classifier with
     weights W. EFC takes its own head. An embedding learner has none: then W is the nearest-class-mean classifier of the
@@ -62,21 +87,7 @@ class FittedEFC(FittedDrift):
             return prototypes, {"effective_samples": prototypes[:, 0]}
         z, p = self.z_old.double(), prototypes.double()
         metric = feature_metric(z, p, self.config.temperature) if self.metric is None else self.metric.double()
-        values, vectors = torch.linalg.eigh(metric)
-        root = vectors * values.clamp(min=0).sqrt()  # (m - p) E (m - p)' is a plain distance after x -> x root
-        distances = squared_distances(p @ root, z @ root)
-        low, high = distances.aminmax()
-        scaled = (distances - low) / (high - low).clamp(min=1e-300)
-        w = (-scaled / (2 * self.config.sigma**2)).softmax(dim=1)
+        w = efc_weights(p, z, metric, self.config.sigma)
         moved = p + w @ (self.z_new.double() - z)
         effective = 1 / w.square().sum(dim=1)
         return moved.to(prototypes.dtype), {"effective_samples": effective.to(prototypes.dtype)}
-
-
-def feature_metric(z: torch.Tensor, prototypes: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return E = mean_i W'(diag(pi_i) - pi_i pi_i')W of the nearest-class-mean classifier, (N, D), (K, D) -> (D, D)."""
-    pi = (-squared_distances(z.double(), prototypes.double()) / temperature).softmax(dim=1)
-    weights = 2 * prototypes.double() / temperature
-    spread = torch.diag(pi.mean(dim=0)) - pi.T @ pi / len(pi)
-    metric: torch.Tensor = weights.T @ spread @ weights
-    return metric

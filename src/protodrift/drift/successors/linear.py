@@ -13,6 +13,50 @@ from ...common.geometry import Spectrum
 from ..base import Drift, FittedDrift, check_pairs, check_prototypes
 
 
+def ridge_map(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    ridge: float = 0.0,
+    *,
+    to_identity: bool = False,
+    inverse: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the linear map that takes x to y, in closed form and float64: (N, D), (N, E) -> (D, E).
+
+        A = argmin |x A - y|^2 + lambda |A|^2 = (x'x + lambda I)^-1 x'y,   lambda = ridge * trace(x'x) / D
+
+    With ridge = 0 it is the solution of least norm.
+
+    Args:
+        x, y: N pairs.
+        ridge: relative to the mean eigenvalue of x'x, so that no unit enters.
+        to_identity: shrink A toward the identity instead of zero: I + (x'x + lambda I)^-1 x'(y - x); D = E.
+        inverse: (x'x + lambda I)^-1, (D, D), if it is known already.
+
+    >>> ridge_map(torch.tensor([[1.0, 0.0], [2.0, 0.0]]), torch.tensor([[3.0], [6.0]])).round(decimals=6)
+    tensor([[3.],
+            [0.]], dtype=torch.float64)
+    """
+    x, y = x.double(), y.double()
+    inverse = Spectrum.of(x.T @ x).inverse(ridge) if inverse is None else inverse
+    if to_identity:
+        return torch.eye(x.shape[1], dtype=x.dtype) + inverse @ (x.T @ (y - x))
+    return inverse @ (x.T @ y)
+
+
+def procrustes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the rotation (or reflection) Q that minimizes |x Q - y|, in float64: (N, D), (N, E) -> (D, E).
+
+    Q = U V' from the SVD x'y = U S V'. Directions that the images do not span are turned as little as possible.
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    >>> procrustes(x, torch.tensor([[0.0, 1.0], [-2.0, 0.0]])).round(decimals=6)
+    tensor([[ 0.,  1.],
+            [-1.,  0.]], dtype=torch.float64)
+    """
+    return nearest_rotation(x.double().T @ y.double())[0]
+
+
 @dataclass(frozen=True)
 class FittedAffine(FittedDrift):
     """x -> (x - center) A + target, in float64.
@@ -73,10 +117,10 @@ class MeanShift(Drift):
 
 @dataclass(frozen=True)
 class Ridge(Drift):
-    """One linear map of the whole space, in closed form: A = argmin |M A - Z|^2 + lambda |A|^2, p -> p A.
+    """One linear map of the whole space, p -> p A, by `ridge_map`: A = argmin |M A - Z|^2 + lambda |A|^2.
 
-    Learnable drift compensation (LDC, ECCV 2024) learns the same map without the ridge by gradient steps.
-    lambda = ridge * trace(M'M) / D. Sizes of old and new embeddings may differ.
+    Learnable drift compensation (LDC, ECCV 2024) learns the same map without the ridge by gradient steps. Sizes of old
+    and new embeddings may differ.
 
     Args:
         ridge: relative to the mean eigenvalue of M'M.
@@ -92,15 +136,15 @@ class Ridge(Drift):
         check_pairs(z_old, z_new, same_size=False)
         x, y, center, target = _centered(z_old, z_new, self.intercept)
         inverse = Spectrum.of(x.T @ x).inverse(self.ridge)
-        return FittedAffine(inverse @ (x.T @ y), center, target, inverse, self.intercept / len(x))
+        weight = ridge_map(x, y, inverse=inverse)
+        return FittedAffine(weight, center, target, inverse, self.intercept / len(x))
 
 
 @dataclass(frozen=True)
 class RidgeToIdentity(Drift):
     """A linear map that is the identity where the images do not say otherwise.
 
-    shrink="prior": A = argmin |M A - Z|^2 + lambda |A - I|^2 = I + (M'M + lambda I)^-1 M'(Z - M),
-    lambda = ridge * trace(M'M) / D: each direction is as far from the identity as its images can tell.
+    shrink="prior": `ridge_map` to the identity: each direction is as far from it as its images can tell.
     shrink="blend": A <- (1 - w) A + w I of the plain ridge solution, w = exp(-N / (alpha D)) (SLDC, AAAI 2026).
 
     Args:
@@ -126,21 +170,18 @@ class RidgeToIdentity(Drift):
         check_pairs(z_old, z_new)
         x, y, center, target = _centered(z_old, z_new, self.intercept)
         inverse = Spectrum.of(x.T @ x).inverse(self.ridge)
-        identity = torch.eye(x.shape[1], dtype=x.dtype)
-        if self.shrink == "prior":
-            weight = identity + inverse @ (x.T @ (y - x))
-        else:
-            w = math.exp(-len(x) / (self.alpha * x.shape[1]))
-            weight = torch.lerp(inverse @ (x.T @ y), identity, w)
+        weight = ridge_map(x, y, to_identity=self.shrink == "prior", inverse=inverse)
+        if self.shrink == "blend":
+            identity = torch.eye(x.shape[1], dtype=x.dtype)
+            weight = torch.lerp(weight, identity, math.exp(-len(x) / (self.alpha * x.shape[1])))
         return FittedAffine(weight, center, target, inverse, self.intercept / len(x))
 
 
 @dataclass(frozen=True)
 class Procrustes(Drift):
-    """The rotation (or reflection) that brings M nearest to Z: Q = U V' from the SVD M'Z = U S V', p -> p Q.
+    """The rotation (or reflection) that brings M nearest to Z, p -> p Q, by `procrustes`.
 
-    Directions that the images do not span are turned as little as possible. With D_old < D_new, Q has orthonormal rows
-    (M is padded); with D_old > D_new orthonormal columns.
+    With D_old < D_new, Q has orthonormal rows (M is padded); with D_old > D_new orthonormal columns.
 
     Args:
         intercept: M and Z are centered first, so that a translation is free.

@@ -15,12 +15,31 @@ from .linear import push
 from .relative import relative_bandwidth
 
 
+def local_linear_drift(
+    prototypes: torch.Tensor, z_old: torch.Tensor, z_new: torch.Tensor, sigma: torch.Tensor, ridge: float
+) -> torch.Tensor:
+    """Return the drift of each prototype p by an affine map of its own around it, (K, D) in float64.
+
+        min over b, B of  sum_i w_i |delta_i - b - (m_i - p) B|^2 + lambda |B|^2,   drift = b
+        w_i = exp(-|m_i - p|^2 / (2 sigma_c^2)),   lambda = ridge * trace(weighted covariance of m) / r
+
+    Args:
+        prototypes: (K, D) p.
+        z_old, z_new: (N, D) m and m + delta.
+        sigma: (K,) a bandwidth per prototype.
+        ridge: relative to the mean weighted variance, in the r directions that the images span.
+
+    >>> z = torch.tensor([[-1.0], [0.0], [1.0]])  # what is at x moves by x / 2: so does a prototype outside
+    >>> local_linear_drift(torch.tensor([[3.0]]), z, 1.5 * z, torch.tensor([9.0]), 1e-9).round(decimals=4)
+    tensor([[1.5000]], dtype=torch.float64)
+    """
+    around = Around.of(prototypes, z_old, sigma, ridge, *subspace(z_old))
+    return around.drift(z_new.double() - z_old.double())[0]
+
+
 @dataclass(frozen=True)
 class LocalLinear(Drift):
-    """Kernel-weighted affine ridge around each prototype p, shrunk toward the identity.
-
-        min over b, B of  sum_i w_i |delta_i - b - (m_i - p) B|^2 + lambda |B|^2,   p -> p + b
-        w_i = exp(-|m_i - p|^2 / (2 sigma_c^2)),   lambda = ridge * trace(weighted covariance of m) / r
+    """Kernel-weighted affine ridge around each prototype, shrunk toward the identity: p -> p + `local_linear_drift`.
 
     With lambda -> infinity it is SDC; where all weights are equal it is `RidgeToIdentity` with an intercept. Unlike
     SDC it sees that images on one side of the prototype move otherwise than those on the other, and extrapolates.
@@ -42,8 +61,7 @@ class LocalLinear(Drift):
     def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedLocalLinear:
         """Remember how the current images moved, and the directions they span."""
         check_pairs(z_old, z_new)
-        mean, basis = subspace(z_old)
-        return FittedLocalLinear(self, z_old, z_new.double() - z_old.double(), mean, basis)
+        return FittedLocalLinear(self, z_old, z_new.double() - z_old.double(), *subspace(z_old))
 
 
 @dataclass(frozen=True)
@@ -58,51 +76,28 @@ class FittedLocalLinear(FittedDrift):
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return p + b, and the `effective_samples` behind each."""
-        around = self._around(prototypes)
-        solved = conjugate_gradients(around.times, around.arms)
-        # b = sum v_i delta_i, v_i = w_i (1 + (m_i - mbar)(C + lambda I)^-1 (p - mbar)'): B is never formed.
-        weights = around.weights * (1 + around.along(solved))
-        moved = prototypes.double() + weights @ self.delta
-        effective = 1 / weights.square().sum(dim=1)
+        drift, effective = self._around(prototypes).drift(self.delta)
+        moved = prototypes.double() + drift
         return moved.to(prototypes.dtype), {"effective_samples": effective.to(prototypes.dtype)}
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return means and A' Sigma A with each prototype's own A = I + B."""
-        around, result = self._around(prototypes), []
-        identity = torch.eye(len(self.mean), dtype=torch.float64)
-        for row, sigma in enumerate(covariances):
-            points = around.points - around.means[row]
-            weighted = around.weights[row, :, None] * points
-            spread, cross = weighted.T @ points, weighted.T @ self.delta
-            slope = torch.linalg.solve(
-                spread + around.penalty[row] * torch.eye(len(spread), dtype=torch.float64), cross
-            )
-            result.append(push(sigma[None], identity + self.basis @ slope))
-        return self.explain(prototypes)[0], torch.cat(result) if result else covariances
+        around, identity = self._around(prototypes), torch.eye(len(self.mean), dtype=torch.float64)
+        pushed = [
+            push(sigma[None], identity + self.basis @ around.slope(row, self.delta))
+            for row, sigma in enumerate(covariances)
+        ]
+        return self.explain(prototypes)[0], torch.cat(pushed) if pushed else covariances
 
-    def _around(self, prototypes: torch.Tensor) -> _Around:
+    def _around(self, prototypes: torch.Tensor) -> Around:
         check_prototypes(prototypes, len(self.mean))
-        config = self.config
-        sigma = relative_bandwidth(prototypes, self.z_old, config.fraction, config.neighbors)
-        log_w = -squared_distances(prototypes.double(), self.z_old.double()) / (2 * sigma.square()[:, None])
-        weights = (log_w - log_w.amax(dim=1, keepdim=True)).exp()
-        weights = weights / weights.sum(dim=1, keepdim=True)
-        points = (self.z_old.double() - self.mean) @ self.basis
-        means = weights @ points
-        squares = weights @ points.square().sum(dim=1)
-        variance = squares - means.square().sum(dim=1)
-        # Where all the weight is on one place there is no slope to see, and the difference above is rounding: a penalty
-        # far above that makes the slope 0, and leaves it alone wherever there is one.
-        least = _LEAST * squares
-        penalty = torch.maximum(config.ridge * variance, least) / max(1, points.shape[1])
-        penalty = torch.where(penalty > 0, penalty, 1.0)
-        arms = (prototypes.double() - self.mean) @ self.basis - means
-        return _Around(weights, points, means, arms, penalty)
+        sigma = relative_bandwidth(prototypes, self.z_old, self.config.fraction, self.config.neighbors)
+        return Around.of(prototypes, self.z_old, sigma, self.config.ridge, self.mean, self.basis)
 
 
 @dataclass(frozen=True)
-class _Around:
-    """The weighted problems around K prototypes, in coordinates of the subspace.
+class Around:
+    """The weighted problems around K prototypes, in coordinates of the r directions that N images span.
 
     Attributes:
         weights: (K, N), of sum 1.
@@ -118,13 +113,52 @@ class _Around:
     arms: torch.Tensor
     penalty: torch.Tensor
 
-    def along(self, x: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    def of(
+        prototypes: torch.Tensor,
+        z_old: torch.Tensor,
+        sigma: torch.Tensor,
+        ridge: float,
+        mean: torch.Tensor,
+        basis: torch.Tensor,
+    ) -> Around:
+        """Weigh the images for each prototype; mean (D,) and basis (D, r) are those of `subspace`."""
+        log_w = -squared_distances(prototypes.double(), z_old.double()) / (2 * sigma.square()[:, None])
+        weights = (log_w - log_w.amax(dim=1, keepdim=True)).exp()
+        weights = weights / weights.sum(dim=1, keepdim=True)
+        points = (z_old.double() - mean) @ basis
+        means = weights @ points
+        squares = weights @ points.square().sum(dim=1)
+        variance = squares - means.square().sum(dim=1)
+        # Where all the weight is on one place there is no slope to see, and the difference above is rounding: a penalty
+        # far above that makes the slope 0, and leaves it alone wherever there is one.
+        penalty = torch.maximum(ridge * variance, _LEAST * squares) / max(1, points.shape[1])
+        penalty = torch.where(penalty > 0, penalty, 1.0)
+        return Around(weights, points, means, (prototypes.double() - mean) @ basis - means, penalty)
+
+    def drift(self, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return b and the effective number of images behind it, (N, D) -> (K, D) and (K,).
+
+        b = sum v_i delta_i, v_i = w_i (1 + (m_i - mbar)(C + lambda I)^-1 (p - mbar)'): B is never formed.
+        """
+        weights = self.weights * (1 + self._along(conjugate_gradients(self._times, self.arms)))
+        return weights @ delta, 1 / weights.square().sum(dim=1)
+
+    def slope(self, row: int, delta: torch.Tensor) -> torch.Tensor:
+        """Return B of one prototype, (N, D) -> (r, D)."""
+        points = self.points - self.means[row]
+        weighted = self.weights[row, :, None] * points
+        spread = weighted.T @ points + self.penalty[row] * torch.eye(points.shape[1], dtype=torch.float64)
+        slope: torch.Tensor = torch.linalg.solve(spread, weighted.T @ delta)
+        return slope
+
+    def _along(self, x: torch.Tensor) -> torch.Tensor:
         """Return (m_i - mbar_k) . x_k for one x per prototype, (K, r) -> (K, N)."""
         return x @ self.points.T - (x * self.means).sum(dim=1, keepdim=True)
 
-    def times(self, x: torch.Tensor) -> torch.Tensor:
+    def _times(self, x: torch.Tensor) -> torch.Tensor:
         """Return (C_k + lambda_k I) x_k, (K, r): no C_k is ever formed."""
-        weighted = self.weights * self.along(x)
+        weighted = self.weights * self._along(x)
         # Its sum is 0 but for rounding. Taken off all the same, or C is not quite symmetric, nor quite positive.
         products = weighted @ self.points
         products -= weighted.sum(dim=1)[:, None] * self.means
