@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from protodrift import __version__
-from protodrift.cli import parser
+from protodrift.cli import backbones, main, parser
 
 HEAVY = ("torch", "numpy", "sklearn", "PIL", "safetensors", "rich", "pytorch_metric_learning")
 
@@ -100,3 +101,13 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_what_the_library_logs_is_printed_once_and_only_while_a_command_runs(monkeypatch, capsys):
+    logger = logging.getLogger("protodrift.somewhere")
+    monkeypatch.setattr(backbones, "list_backbones", lambda args: logger.info("a fact") or 0)
+    assert main(["backbones"]) == 0
+    assert capsys.readouterr().err == "protodrift: a fact\n"
+    logger.info("nobody asked")
+    assert capsys.readouterr().err == ""
+    assert not logging.getLogger("protodrift").handlers

@@ -38,7 +38,7 @@ def test_a_fault_at_any_moment_leaves_the_old_version_whole(
 ):
     old = copy.deepcopy(two_clouds)
     two_clouds.partial_fit(*vectors("kea", "tui"))
-    before, told = files_of(model), []
+    before, messages = files_of(model), []
     for at in range(1, 99):
         with monkeypatch.context() as patch:
             calls = fault(patch, function, at, raised, lasting)
@@ -47,7 +47,7 @@ def test_a_fault_at_any_moment_leaves_the_old_version_whole(
             except KeyboardInterrupt:
                 pass
             except ModelFileError as error:
-                told.append(str(error))
+                messages.append(str(error))
             else:
                 if len(calls) < at:  # this save was over before the fault
                     break
@@ -55,7 +55,7 @@ def test_a_fault_at_any_moment_leaves_the_old_version_whole(
         assert len(calls) >= at
         assert same(load(model), old)
         assert {name: content for name, content in files_of(model).items() if name in before} == before
-    assert all("No space left on device. What was there before is unchanged" in text for text in told)
+    assert all("No space left on device. What was there before is unchanged" in text for text in messages)
     assert 1 < at < 99  # the fault happened, and every moment of a save was tried
     assert same(load(model), two_clouds)
     shutil.rmtree(model)

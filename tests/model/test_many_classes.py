@@ -16,7 +16,7 @@ from protodrift import (
     StreamingLDA,
     metrics,
 )
-from protodrift.model import evaluate as room
+from protodrift.model import evaluate as evaluation
 from protodrift.model.evaluate import evaluate
 from protodrift.readouts import View, ncm
 from protodrift.readouts import base as readouts
@@ -115,7 +115,7 @@ def test_an_evaluation_of_many_classes_makes_no_matrix(many, monkeypatch):
 def test_the_batch_of_an_evaluation_does_not_matter(many, monkeypatch):
     clf, X, y = many
     whole = evaluate(clf, X[:50], y[:50])
-    monkeypatch.setattr(room, "_SCORES_AT_ONCE", 7 * 2100)
+    monkeypatch.setattr(evaluation, "_SCORES_AT_ONCE", 7 * 2100)
     asked = []
     plain = IncrementalClassifier.recognize
     monkeypatch.setattr(IncrementalClassifier, "recognize", lambda self, X: (asked.append(len(X)), plain(self, X))[1])

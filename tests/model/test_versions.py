@@ -81,9 +81,9 @@ def test_undo_never_goes_back_to_what_is_damaged(three_versions, same):
 def test_a_damaged_version_is_told_once_and_in_plain_words(three_versions, file):
     path, _ = three_versions
     (path / "versions" / "3" / file).unlink()
-    with pytest.raises(ModelFileError) as told:
+    with pytest.raises(ModelFileError) as raised:
         load(path)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"the model is damaged: {path / 'versions' / '3' / file} is missing. Restore it from a backup."
     )
 
@@ -243,11 +243,11 @@ def busy(folder: Path):
 def test_old_versions_that_cannot_be_removed_are_said_and_the_same_command_removes_them(three_versions):
     path, _ = three_versions
     with busy(path / "versions" / "2"):
-        with pytest.raises(ModelFileError) as told:
+        with pytest.raises(ModelFileError) as raised:
             forget(path, "emu")
         for words in ("is version 4", "could not be removed: Device or resource busy", "run the same command again"):
-            assert words in str(told.value)
-        assert re.search(r": versions/(\.new-gone-)?2, versions/3\. ", str(told.value))
+            assert words in str(raised.value)
+        assert re.search(r": versions/(\.new-gone-)?2, versions/3\. ", str(raised.value))
         assert "emu" not in load(path).classes_
         with pytest.raises(ModelFileError, match="could not be removed"):
             forget(path, "emu")
