@@ -121,61 +121,79 @@ class _Pace:
             self._since, self._gained, self._warming = time.monotonic(), 0.0, False
 
 
-class LineReporter(Reporter):
-    """Plain lines on standard error, for logs: one per training, one per method, and one every ten seconds between."""
+class _Showing(Reporter):
+    """What a log and a terminal have in common: it counts stages and trainings, and knows the pace."""
 
     def __init__(self) -> None:
         self._stages = self._done = 0
-        self._trainings = self._begun = 0
         self._pace = _Pace()
-        self._said: dict[int | str, float] = {}
 
     def plan(self, stages: int, trainings: int) -> None:
-        """Say it."""
         self._stages += stages
-        self._trainings += trainings
         self._pace.plan(trainings)
-        self.note(f"{stages} stages to compute, {trainings} of them trainings")
 
     @contextlib.contextmanager
     def training(self, label: str) -> Iterator[OnProgress | None]:
-        """Give a callback for one training in this process."""
-        self._begun += 1
         self._pace.begin()
-        self._said[0] = time.monotonic()
-        label = f"training {self._begun}/{max(self._trainings, self._begun)} ({label})"
         try:
             yield partial(self.worker, 0, label)
         finally:
             self.worker(0, label, None)
 
     def worker(self, number: int, label: str, at: Progress | None) -> None:
-        """Say where it is."""
-        if at is None:
-            self._pace.ended(number)
+        if at is not None:
+            self._show(number, label, at, self._pace.at(number, at))
             return
-        stage = f"stage {self._done + 1}/{self._stages}" if self._done < self._stages else ""
-        left = "".join(f", {part}" for part in (stage, self._pace.at(number, at)) if part)
-        if self._due(number, always=at.epoch == at.epochs):
-            self.note(f"{label}: epoch {at.epoch}/{at.epochs} {at}{left}")
+        self._pace.ended(number)
+        self._hide(number)
 
     def done(self, *, training: bool) -> None:
-        """Count."""
         self._done += 1
         if training:
             self._pace.done()
+
+    @contextlib.contextmanager
+    def reading(self, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
+        self.count(what, 0, total)
+        try:
+            yield lambda done: self.count(what, done, total)
+        finally:
+            self._hide(what)
+
+    def _show(self, number: int, label: str, at: Progress, left: str) -> None:
+        raise NotImplementedError
+
+    def _hide(self, what: int | str) -> None:
+        raise NotImplementedError
+
+
+class LineReporter(_Showing):
+    """Plain lines on standard error, for logs: one per training, one per method, and one every ten seconds between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._trainings = self._begun = 0
+        self._said: dict[int | str, float] = {}
+
+    def plan(self, stages: int, trainings: int) -> None:
+        """Say it."""
+        super().plan(stages, trainings)
+        self._trainings += trainings
+        self.note(f"{stages} stages to compute, {trainings} of them trainings")
+
+    @contextlib.contextmanager
+    def training(self, label: str) -> Iterator[OnProgress | None]:
+        """Number the trainings of this process."""
+        self._begun += 1
+        self._said[0] = time.monotonic()
+        with super().training(f"training {self._begun}/{max(self._trainings, self._begun)} ({label})") as update:
+            yield update
 
     def count(self, what: str, done: int, total: int | None) -> None:
         """Say how much is done."""
         self._said.setdefault(what, time.monotonic())
         if self._due(what):
             self.note(f"{what}: {done:,}" + (f" of {total:,}" if total else ""))
-
-    @contextlib.contextmanager
-    def reading(self, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
-        """Count the files."""
-        self._said[what] = time.monotonic()
-        yield lambda done: self.count(what, done, total)
 
     def result(self, text: str) -> None:
         """Say it."""
@@ -185,14 +203,23 @@ class LineReporter(Reporter):
         """Say it."""
         print(text, file=sys.stderr, flush=True)
 
-    def _due(self, what: int | str, *, always: bool = False) -> bool:
-        due = always or time.monotonic() - self._said.get(what, -_PAUSE) > _PAUSE
+    def _show(self, number: int, label: str, at: Progress, left: str) -> None:
+        stage = f"stage {self._done + 1}/{self._stages}" if self._done < self._stages else ""
+        if self._due(number) or at.epoch == at.epochs:
+            more = "".join(f", {part}" for part in (stage, left) if part)
+            self.note(f"{label}: epoch {at.epoch}/{at.epochs} {at}{more}")
+
+    def _hide(self, what: int | str) -> None:
+        self._said.pop(what, None)
+
+    def _due(self, what: int | str) -> bool:
+        due = time.monotonic() - self._said.get(what, -_PAUSE) > _PAUSE
         if due:
             self._said[what] = time.monotonic()
         return due
 
 
-class BarReporter(Reporter):
+class BarReporter(_Showing):
     """A live view in a terminal: all stages, the trainings under way, the last result."""
 
     def __init__(self) -> None:
@@ -205,6 +232,7 @@ class BarReporter(Reporter):
             def render(self, task: Any) -> Text:  # of all stages the pace is known better
                 return Text() if task.description == "stages" else super().render(task)
 
+        super().__init__()
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -215,57 +243,22 @@ class BarReporter(Reporter):
             transient=True,
         )
         self._rows: dict[int | str, TaskID] = {}
-        self._pace = _Pace()
-        self._done = self._stages = 0
         self._last = self._left = ""
         self._bars.start()
 
     def plan(self, stages: int, trainings: int) -> None:
         """Show the bar of all stages."""
-        self._stages += stages
-        self._pace.plan(trainings)
+        super().plan(stages, trainings)
         self._show_stages()
-
-    @contextlib.contextmanager
-    def training(self, label: str) -> Iterator[OnProgress | None]:
-        """Show a bar for one training in this process."""
-        self._pace.begin()
-        self._show(0, label, 0, None)
-        try:
-            yield partial(self.worker, 0, label)
-        finally:
-            self.worker(0, label, None)
-
-    def worker(self, number: int, label: str, at: Progress | None) -> None:
-        """Show a bar for the training of a worker process."""
-        if at is None:
-            self._pace.ended(number)
-            self._hide(number)
-            return
-        self._left = self._pace.at(number, at)
-        self._show(number, label, at.epoch, at.epochs, str(at))
-        if self._stages:
-            self._show_stages()
 
     def done(self, *, training: bool) -> None:
         """Move the bar of all stages on."""
-        self._done += 1
-        if training:
-            self._pace.done()
+        super().done(training=training)
         self._show_stages()
 
     def count(self, what: str, done: int, total: int | None) -> None:
         """Show a bar for what is counted."""
-        self._show(what, what, done, total)
-
-    @contextlib.contextmanager
-    def reading(self, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
-        """Show a bar while files are read."""
-        self.count(what, 0, total)
-        try:
-            yield lambda done: self.count(what, done, total)
-        finally:
-            self._hide(what)
+        self._bar(what, what, done, total)
 
     def result(self, text: str) -> None:
         """Show the last result beside the bar of all stages."""
@@ -280,19 +273,25 @@ class BarReporter(Reporter):
         """Give the terminal back."""
         self._bars.stop()
 
-    def _show_stages(self) -> None:
-        text = ", ".join(part for part in (self._last, self._left) if part)
-        self._show("stages", "stages", self._done, self._stages, text)
+    def _show(self, number: int, label: str, at: Progress, left: str) -> None:
+        self._left = left
+        self._bar(number, label, at.epoch, at.epochs, str(at))
+        self._show_stages()
 
-    def _show(self, row: int | str, label: str, done: int, total: int | None, text: str = "") -> None:
+    def _show_stages(self) -> None:
+        if self._stages:
+            text = ", ".join(part for part in (self._last, self._left) if part)
+            self._bar("stages", "stages", self._done, self._stages, text)
+
+    def _bar(self, row: int | str, label: str, done: int, total: int | None, text: str = "") -> None:
         of = f"/{total:,}" if total else ""
         if row not in self._rows:
             self._rows[row] = self._bars.add_task(label, total=total, of=of, text=text)
         self._bars.update(self._rows[row], description=label, completed=done, total=total, of=of, text=text)
 
-    def _hide(self, row: int | str) -> None:
-        if row in self._rows:
-            self._bars.remove_task(self._rows.pop(row))
+    def _hide(self, what: int | str) -> None:
+        if what in self._rows:
+            self._bars.remove_task(self._rows.pop(what))
 
 
 @contextlib.contextmanager

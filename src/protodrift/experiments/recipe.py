@@ -10,17 +10,14 @@ from typing import Any, ClassVar
 
 from ..common.config import Config, encode, number, one_of, optional, part, whole
 from ..common.labels import Label
-from ..common.progress import Reporter, silent
 from ..data import Dataset
 from ..data.images import Fit
 from ..data.tasks import TaskStream, ordered
 from ..data.views import Augmentation, CropFlip, RandomCropFlip, ResizedCropFlip
-from ..distributed.world import ALONE, World
 from ..errors import InputError, did_you_mean
 from ..methods import Method
 from ..training.config import Training, Warmup
 from .setup import Network
-from .store import Store
 from .tree import Tree
 
 VIEWS = {
@@ -153,18 +150,8 @@ class Recipe(Config):
         """The network with the center view that belongs to this recipe's random views."""
         return replace(self.network, crop=self.size) if self.view in _CROPPED else self.network
 
-    def tree(
-        self,
-        stream: TaskStream,
-        *,
-        seed: int = 0,
-        store: Store | None = None,
-        reporter: Reporter = silent,
-        device: str = "cpu",
-        world: World = ALONE,
-        ranks: int | None = None,
-    ) -> Tree:
-        """Return the tree of stages of this recipe for one seed."""
+    def tree(self, stream: TaskStream, **options: Any) -> Tree:
+        """Return the tree of stages of this recipe; `options` are those of `Tree`: seed, device, store, world, ..."""
         return Tree(
             stream,
             network=self.seen_network,
@@ -174,12 +161,7 @@ class Recipe(Config):
             warmup=self.warmup,
             augment=self.augment,
             mean_images=self.mean_images,
-            seed=seed,
-            device=device,
-            store=store,
-            reporter=reporter,
-            world=world,
-            ranks=ranks,
+            **options,
         )
 
     def stream(self, dataset: Dataset) -> TaskStream:
