@@ -1,7 +1,7 @@
 """Every class is its mean embedding (Eq. 3), and what little else a read-out needs; after a task it moves (Eq. 13)."""
 
 from .store import ClassSums, Prototypes, class_means
-from .update import DriftReport, Transport, compensate, update_prototypes
+from .update import DriftReport, Transport, compensate, refresh_prototypes, update_prototypes
 
 __all__ = [
     "ClassSums",
@@ -10,5 +10,6 @@ __all__ = [
     "Transport",
     "class_means",
     "compensate",
+    "refresh_prototypes",
     "update_prototypes",
 ]

@@ -26,8 +26,8 @@ def joined(
     """
     if form_of(old) != form_of(new):
         raise InputError(
-            f"earlier tasks kept {_said(old)} of every class, and this one keeps {_said(new)}. Old images are gone, so "
-            "that cannot change between tasks: set the read-out and drift back, or start a new model."
+            f"earlier tasks kept {_named(old)} of every class, and this one keeps {_named(new)}. Old images are gone, "
+            "so that cannot change between tasks: set the read-out and drift back, or start a new model."
         )
     if "shared" in old:
         share = counts[1] / max(sum(counts), 1)
@@ -56,7 +56,7 @@ def refreshed(
     Args:
         statistics: of K classes.
         counts: (K,) n, images behind each.
-        rows: R of the classes.
+        targets: R of the classes.
         added: (R, D, D) covariances of the images that came, about their own mean.
         added_counts: (R,) m, how many there are of each.
         shift: (R, D) d.
@@ -80,6 +80,6 @@ def refreshed(
     return result
 
 
-def _said(statistics: Tensors) -> str:
+def _named(statistics: Tensors) -> str:
     form = form_of(statistics)
     return "only the mean" if form is None else f"a covariance ({form.form})"

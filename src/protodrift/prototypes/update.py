@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 
 from ..common.covariance import dense, form_of
 from ..common.labels import Label
-from .store import Prototypes
+from .covariance import refreshed
+from .store import ClassSums, Prototypes
 
 
 class Transport(Protocol):
@@ -83,3 +85,31 @@ def update_prototypes(
         return new, DriftReport((), new.means[:0], new.means[:0])
     moved, report = compensate(old, fitted)
     return Prototypes.joined(moved, new), report
+
+
+def refresh_prototypes(
+    prototypes: Prototypes, labels: Sequence[Label], added: ClassSums, covariances: torch.Tensor | None = None
+) -> Prototypes:
+    """Return prototypes with more images of R known classes merged, weighted by counts.
+
+    mu = (n mu + m mu_added) / (n + m), and covariances about the common mean (`covariance.refreshed`).
+
+    Args:
+        prototypes: of all classes, moved; n images behind each.
+        labels: the R classes.
+        added: sums over their m new images each.
+        covariances: (R, D, D) of these images about their own means, where covariances are kept.
+
+    >>> known = Prototypes.of(["a"], torch.zeros(3, 1), torch.zeros(3, dtype=torch.long), 1)
+    >>> refresh_prototypes(known, ["a"], ClassSums.of(torch.ones(1, 1), torch.tensor([0]), 1)).means
+    tensor([[0.2500]])
+    """
+    rows = [prototypes.row(label) for label in labels]
+    means, counts, statistics = prototypes.means.clone(), prototypes.counts.clone(), prototypes.statistics
+    more = added.means(means.dtype)
+    if covariances is not None:
+        statistics = refreshed(statistics, counts, rows, covariances, added.counts, means[rows] - more)
+    n, m = counts[rows].double()[:, None], added.counts.double()[:, None]
+    means[rows] = ((n * means[rows].double() + m * more.double()) / (n + m)).to(means.dtype)
+    counts[rows] += added.counts
+    return replace(prototypes, means=means, counts=counts, statistics=statistics)

@@ -26,7 +26,7 @@ class View:
     Attributes:
         z: (N, D) their embeddings.
         prototypes: (K, D) of all classes seen, in task order.
-        logits: the outputs of the network's heads, one (N, classes of its task) a task; empty for metric objectives.
+        logits: the outputs of the network's heads, one (N, classes of its task) per task; empty for metric objectives.
         readout_state: what the read-out itself learned so far.
         z_of_task: t -> (N, D), embeddings by the network as it was after task t (0: the initial one), for read-outs
             that keep all networks; None where only the last network is at hand.

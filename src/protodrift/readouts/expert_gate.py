@@ -1,4 +1,4 @@
-"""Expert Gate (Aljundi, Chakravarty and Tuytelaars, CVPR 2017): an expert a task, and autoencoders that choose it."""
+"""Expert Gate (Aljundi, Chakravarty and Tuytelaars, CVPR 2017): an expert per task, and autoencoders that choose it."""
 
 from __future__ import annotations
 

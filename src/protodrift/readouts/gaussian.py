@@ -134,7 +134,7 @@ class Mahalanobis(Readout):
 
 @dataclass(frozen=True)
 class Bayes(Readout):
-    """The class of the largest posterior under one Gaussian a class: quadratic discriminant analysis.
+    """The class of the largest posterior under one Gaussian per class: quadratic discriminant analysis.
 
         score_c(z) = log pi_c - 1/2 log det S_c - 1/2 (z - mu_c)' S_c^-1 (z - mu_c),
         S_c = (1 - shrinkage) Sigma_c + shrinkage (trace Sigma_c / D) I

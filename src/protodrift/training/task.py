@@ -32,9 +32,8 @@ from ..methods import Method
 from ..networks.embedder import Embedder, evaluating, laid_out
 from ..networks.folding import folded
 from ..penalties import Tensors
-from ..prototypes.covariance import refreshed
 from ..prototypes.store import ClassSums, Prototypes
-from ..prototypes.update import compensate, update_prototypes
+from ..prototypes.update import compensate, refresh_prototypes, update_prototypes
 from .calibration import Calibration, Checked, hold_out, measured, splits_of
 from .checkpoint import Checkpoint
 from .config import Training
@@ -368,30 +367,14 @@ def refresh(
         shared: the ranks that z is spread over.
     """
     labels, z = sorted_labels(again.labels), method.readout.space(z)
-    rows = [prototypes.row(label) for label in labels]
     targets = again.targets_of(labels)
-    added = torch.bincount(targets, minlength=len(labels))
-    means, counts, statistics = prototypes.means.clone(), prototypes.counts.clone(), prototypes.statistics
-    more = merged(shared, ClassSums.of(z, targets[shared.own(len(again))], len(labels))).means(z.dtype)
-    if statistics:  # then no rank has only its share of the images
-        covariances = class_covariances(z, targets, len(labels))
-        statistics = refreshed(statistics, counts, rows, covariances, added, means[rows] - more)
-    readout_state = method.readout.refreshed(readout_state, means[rows], counts[rows], more, added)
-    means[rows] = merged_means(means[rows], counts[rows], more, added)
-    counts[rows] += added
-    return replace(prototypes, means=means, counts=counts, statistics=statistics), readout_state
-
-
-def merged_means(
-    means: torch.Tensor, counts: torch.Tensor, added: torch.Tensor, added_counts: torch.Tensor
-) -> torch.Tensor:
-    """Return prototypes with more images: mu = (n mu_moved + m mean_added) / (n + m), (K, D) each, (K,) counts.
-
-    >>> merged_means(torch.zeros(1, 1), torch.tensor([3]), torch.ones(1, 1), torch.tensor([1]))
-    tensor([[0.2500]])
-    """
-    n, m = counts.double()[:, None], added_counts.double()[:, None]
-    return ((n * means.double() + m * added.double()) / (n + m)).to(means.dtype)
+    added = merged(shared, ClassSums.of(z, targets[shared.own(len(again))], len(labels)))
+    # Where covariances are kept, no rank has only its share of the images.
+    covariances = class_covariances(z, targets, len(labels)) if prototypes.statistics else None
+    rows = [prototypes.row(label) for label in labels]
+    means, counts = prototypes.means[rows], prototypes.counts[rows]
+    readout_state = method.readout.refreshed(readout_state, means, counts, added.means(z.dtype), added.counts)
+    return refresh_prototypes(prototypes, labels, added, covariances), readout_state
 
 
 def calibrate(

@@ -51,9 +51,9 @@ class Blend(Drift):
         if len(z_old) < 2:  # nothing to leave out
             return FittedBlend(fitted, torch.full((len(fitted),), 1 / len(fitted), dtype=torch.float64))
         tried = [leave_one_class_out(estimator, z_old, z_new, targets, self.folds) for estimator in self.estimators]
-        said = torch.stack([(one.predicted - one.before).double().flatten() for one in tried])
+        predicted = torch.stack([(one.predicted - one.before).double().flatten() for one in tried])
         true = (tried[0].after - tried[0].before).double().flatten()
-        return FittedBlend(fitted, capped_weights(said @ said.T, said @ true))
+        return FittedBlend(fitted, capped_weights(predicted @ predicted.T, predicted @ true))
 
 
 def capped_weights(gram: torch.Tensor, target: torch.Tensor, rounds: int = 2000) -> torch.Tensor:

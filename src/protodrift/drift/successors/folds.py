@@ -20,7 +20,7 @@ _AT_ONCE = 4096  # images whose distances are held at once
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What an estimator said about classes it was not shown.
+    """What an estimator predicted for classes it was not shown.
 
     Attributes:
         before: (C, D) their means in the old space.

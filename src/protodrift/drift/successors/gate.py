@@ -96,8 +96,8 @@ class FittedGated(FittedDrift):
     def _gate(self, distance: torch.Tensor) -> torch.Tensor:
         if self.held_out is None:
             return torch.ones_like(distance)
-        said, true, reach = _drifts(self.held_out)
-        right = float((said * true).sum() / said.square().sum().clamp(min=1e-300))
+        predicted, true, reach = _drifts(self.held_out)
+        right = float((predicted * true).sum() / predicted.square().sum().clamp(min=1e-300))
         share = min(max(right, 0.0), 1.0) if math.isfinite(right) else 0.0  # an estimator that broke down moves nothing
         gate = share * (reach / distance.clamp(min=1e-300)).clamp(max=1).square()
         return torch.where(gate < self.config.least, 0.0, gate)
@@ -107,9 +107,10 @@ class FittedGated(FittedDrift):
         length = step.square().sum(dim=1)
         if self.held_out is None:
             return length.sqrt()
-        said, true, reach = _drifts(self.held_out)
+        predicted, true, reach = _drifts(self.held_out)
         share = self._gate(torch.zeros(1, dtype=torch.float64))
-        left, size = (share * said - true).square().sum(dim=1).mean(), (share * said).square().sum(dim=1).mean()
+        left = (share * predicted - true).square().sum(dim=1).mean()
+        size = (share * predicted).square().sum(dim=1).mean()
         grown = (distance / max(reach, 1e-300)).clamp(min=1).square()
         # Half relative to its own movement, half to the mean one: a prototype that hardly moves is not certain.
         relative = (length + size) / (2 * size).clamp(min=1e-300)

@@ -44,7 +44,7 @@ class LocalLinear(Drift):
     With lambda -> infinity it is SDC; where all weights are equal it is `RidgeToIdentity` with an intercept. Unlike
     SDC it sees that images on one side of the prototype move otherwise than those on the other, and extrapolates.
 
-    Cost: O(N r) a step of conjugate gradients and O(N D) in all, a prototype, in the r directions that the images span.
+    Cost per prototype: O(N r) a step of conjugate gradients and O(N D) in all, r the directions that the images span.
 
     The constants are the best of nine pairs on the part of `results/drift.md` that was kept for choosing.
 
