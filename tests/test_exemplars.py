@@ -87,14 +87,14 @@ def test_what_is_kept_is_chosen_on_features_of_unit_length(tasks, network, embed
 
 
 def test_per_class_stays_the_same_however_many_classes_there_are(tasks, embedding):
-    memory = Herding(total=1, per_class=5)
-    both = memory.keep(memory.keep(None, tasks[0], embedding), tasks[1], embedding)
+    herding = Herding(total=1, per_class=5)
+    both = herding.keep(herding.keep(None, tasks[0], embedding), tasks[1], embedding)
     assert counts(both) == {3: 5, 8: 5, 1: 5, 7: 5}
 
 
-def test_a_memory_smaller_than_the_number_of_classes_keeps_one_of_each(tasks, embedding):
-    memory = Herding(total=3)
-    both = memory.keep(memory.keep(None, tasks[0], embedding), tasks[1], embedding)
+def test_fewer_exemplars_than_the_number_of_classes_keep_one_of_each(tasks, embedding):
+    herding = Herding(total=3)
+    both = herding.keep(herding.keep(None, tasks[0], embedding), tasks[1], embedding)
     assert counts(both) == {3: 1, 8: 1, 1: 1, 7: 1}
 
 
@@ -110,9 +110,9 @@ def test_everything_keeps_everything(tasks, embedding):
 
 def test_nearest_exemplar_mean_is_icarls_algorithm_1(tasks, network, embedding):
     """mu_y: mean of the exemplars' unit features, brought back to unit length; the class is the nearest mu_y."""
-    memory, readout = Herding(total=12), NearestExemplarMean()
-    kept = memory.keep(memory.keep(None, tasks[0], embedding), tasks[1], embedding)
-    method = Method(SigmoidHeads(), exemplars=memory, readout=readout)
+    herding, readout = Herding(total=12), NearestExemplarMean()
+    kept = herding.keep(herding.keep(None, tasks[0], embedding), tasks[1], embedding)
+    method = Method(SigmoidHeads(), exemplars=herding, readout=readout)
     old = compute_prototypes(method, 1, tasks[0], embed(network, tasks[0].images))
     z_new, exemplars = embed(network, tasks[1].images), (kept, embed(network, kept.images))
     computed = compute_prototypes(method, 2, tasks[1], z_new, old=old, exemplars=exemplars)
@@ -133,7 +133,7 @@ def test_nearest_exemplar_mean_is_icarls_algorithm_1(tasks, network, embedding):
 
 
 def test_options():
-    for memory in (Herding(total=9), Herding(per_class=3), Everything()):
-        assert decode(encode(memory)) == memory
+    for choice in (Herding(total=9), Herding(per_class=3), Everything()):
+        assert decode(encode(choice)) == choice
     with pytest.raises(InputError, match="at least 1"):
         Herding(total=0)

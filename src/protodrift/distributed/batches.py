@@ -19,6 +19,7 @@ a network in several ways (feature maps, features, heads) and may replace its la
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -91,8 +92,6 @@ def check_agreement(world: World, network: nn.Module) -> None:
     """Refuse to go on if the ranks' weights are not the same bits: they would train several networks as if one."""
     if world.alone:
         return
-    import hashlib
-
     state = {name: value.detach().cpu().contiguous().view(-1) for name, value in network.state_dict().items()}
     own = b"".join(hashlib.sha256(value.view(torch.uint8).numpy().tobytes()).digest()[:8] for value in state.values())
     digests = world.gather(torch.frombuffer(bytearray(own), dtype=torch.int64)[None], world.size, "state")
@@ -210,7 +209,7 @@ class _GlobalBatchNorm(torch.autograd.Function):
         counts, means, variances = parts[:, :1], *parts[:, 1:].tensor_split(2, dim=1)
         count = int(counts.sum())
         if count < 2:
-            raise InputError("batch norm needs two values a channel in a batch. Use a larger batch_size.")
+            raise InputError("batch norm needs two values per channel in a batch. Use a larger batch_size.")
         center = (counts * means).sum(dim=0) / count
         spread = (counts * (variances + (means - center).square())).sum(dim=0) / count
         mean, var = center.to(weight.dtype), spread.to(weight.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -73,7 +74,8 @@ class World:
         >>> [World(rank, 3).own(8) for rank in range(3)]
         [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
         """
-        return _share(self.rank if rank is None else rank, self.size, count)
+        rank = self.rank if rank is None else rank
+        return slice(rank * count // self.size, (rank + 1) * count // self.size)
 
     def sum(self, tensors: Sequence[torch.Tensor], what: str, *, hurry: bool = False) -> None:
         """Replace tensors of one type by their sums over all ranks, in place and in one message."""
@@ -93,10 +95,12 @@ class World:
             return own
         import torch.distributed as dist
 
-        parts = self._parts(own, count)
-        self._count(what, parts[self.rank])
-        dist.all_gather(parts, parts[self.rank].clone(), group=self._hurried if hurry else self._patient)
-        return self._joined(parts, count)
+        mine = _padded(own, -(-count // self.size))  # to the largest share
+        parts = [torch.empty_like(mine) for _ in range(self.size)]
+        self._count(what, mine)
+        dist.all_gather(parts, mine, group=self._hurried if hurry else self._patient)
+        shares = [self.own(count, rank) for rank in range(self.size)]
+        return torch.cat([part[: share.stop - share.start] for part, share in zip(parts, shares, strict=True)])
 
     def blocks_on_first(self, own: torch.Tensor, rows: int, what: str) -> list[torch.Tensor]:
         """Return on the first rank what each rank gave, (rows, ...) padded with zeros; nothing on the others.
@@ -110,23 +114,11 @@ class World:
             return [own]
         import torch.distributed as dist
 
-        mine = own.new_zeros(rows, *own.shape[1:])
-        mine[: len(own)] = own.detach()
+        mine = _padded(own, rows)
         self._count(what, mine)
         blocks = [torch.empty_like(mine) for _ in range(self.size)] if self.is_first else []
         dist.gather(mine, blocks or None, dst=0, group=self._patient)
         return blocks
-
-    def _parts(self, own: torch.Tensor, count: int) -> list[torch.Tensor]:
-        # Collective operations take equal shapes: all are padded to the largest share.
-        most = -(-count // self.size)
-        parts = [own.new_zeros(most, *own.shape[1:]) for _ in range(self.size)]
-        parts[self.rank][: len(own)] = own.detach()
-        return parts
-
-    def _joined(self, parts: list[torch.Tensor], count: int) -> torch.Tensor:
-        shares = [_share(rank, self.size, count) for rank in range(self.size)]
-        return torch.cat([part[: share.stop - share.start] for part, share in zip(parts, shares, strict=True)])
 
     def on_first(self, call: Callable[[], T]) -> T:
         """Run `call` on the first rank only, and return what it gave on every rank.
@@ -203,7 +195,7 @@ class World:
         """
         if self.alone:
             return
-        digest = torch.frombuffer(bytearray(_digest(text)), dtype=torch.uint8)[None].clone()
+        digest = torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)[None].clone()
         all_digests = self.gather(digest, self.size, "state")
         others = [rank for rank in range(self.size) if not torch.equal(all_digests[rank], all_digests[0])]
         if others:
@@ -233,18 +225,15 @@ def current() -> World:
     return _current
 
 
-def _share(rank: int, size: int, count: int) -> slice:
-    return slice(rank * count // size, (rank + 1) * count // size)
+def _padded(own: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return `own` with zeros after it, (rows, ...): collective operations take equal shapes."""
+    mine = own.new_zeros(rows, *own.shape[1:])
+    mine[: len(own)] = own.detach()
+    return mine
 
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-
-
-def _digest(text: str) -> bytes:
-    import hashlib
-
-    return hashlib.sha256(text.encode()).digest()
 
 
 def _described(answer: Any) -> dict[str, Any]:

