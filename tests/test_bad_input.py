@@ -14,12 +14,10 @@ from protodrift import (
     MAS,
     METHODS,
     SDC,
-    Contrastive,
     Everything,
     IncrementalClassifier,
     LwF,
     Method,
-    MetricLoss,
     NearestClassMean,
     Schedule,
     Training,
@@ -27,6 +25,7 @@ from protodrift import (
 )
 from protodrift.common.config import build, decode, encode
 from protodrift.errors import InputError, NotLearnedError, ProtodriftError, did_you_mean
+from protodrift.objectives import Contrastive, MetricLoss
 
 X_NEW = np.random.RandomState(3).randn(6, 6)
 Y_NEW = ["kea", "tui"] * 3

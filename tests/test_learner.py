@@ -31,11 +31,11 @@ from protodrift import (
     Everything,
     IncrementalClassifier,
     LwF,
-    Oracle,
     Schedule,
     Training,
     Triplet,
 )
+from protodrift.drift import Oracle
 from protodrift.errors import DivergedError, InputError, NothingToTrainWarning, NotLearnedError
 from protodrift.penalties import Attention
 from protodrift.readouts import NearestClassMean, NearestExemplarMean

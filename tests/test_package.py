@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -43,6 +44,21 @@ def test_public_names_are_imported_for_type_checkers_too():
     source = (ROOT / "src/protodrift/__init__.py").read_text()
     typed = set(re.findall(r"import (\w+) as \1", source))
     assert typed == set(protodrift.__all__) - {"__version__"}
+
+
+def test_there_are_few_public_names():
+    assert len(protodrift.__all__) <= 23  # with the version; whatever else there is, is imported from its folder
+
+
+def test_every_error_has_one_base_class():
+    from protodrift import errors
+
+    found = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, Exception)]
+    kinds = [error for error in [*found, errors.NotLearnedError] if not issubclass(error, Warning)]
+    assert len(kinds) >= 6
+    assert all(issubclass(error, protodrift.ProtodriftError) for error in kinds)
+    copied = pickle.loads(pickle.dumps(errors.NotLearnedError("nothing yet")))
+    assert (type(copied), str(copied)) == (errors.NotLearnedError, "nothing yet")
 
 
 def test_an_unknown_name_is_an_attribute_error():

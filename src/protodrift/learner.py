@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from sklearn.utils import column_or_1d
 from torch import nn
 
 from .common.config import check, nested, one_of, plain, with_nested
-from .common.labels import Label, sorted_labels
+from .common.labels import sorted_labels
 from .common.progress import OnProgress, reporting
 from .data.arrays import InputSpec, read_inputs, read_labels
 from .data.examples import Examples
@@ -38,10 +38,11 @@ from .training.checkpoint import Checkpoint
 from .training.config import Training
 from .training.parameters import RULES
 from .training.recognition import Recognized, probabilities, recognize, view_of
-from .training.state import LearnedTask, LearnerState, check_new_classes
+from .training.state import LearnedTask, LearnerState, check_fixed, check_new_classes
 from .training.task import TaskPlan, learn
 
-Self = TypeVar("Self", bound="IncrementalClassifier")
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 DEFAULT_TRAINING = Training(epochs=10, learning_rate=3e-4, later_learning_rate=3e-5)
 """For networks from random weights. A later rate as large as the first one forgets more than drift compensation mends
@@ -51,8 +52,8 @@ _FIXED = ("backbone", "embedding_dim", "normalize", "crop", "objective")
 """What the first task fixes: later tasks must train the same network for the same thing."""
 
 
-class _Learned(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """What a classifier answers and shows after it has learned; `IncrementalClassifier` is the class to use."""
+class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """An estimator of scikit-learn around a `LearnerState`: parameters by name, and answers of what was learned."""
 
     state_: LearnerState
     objective: Objective
@@ -60,6 +61,27 @@ class _Learned(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignor
     image_size: int
     temperature: float | Literal["auto"]
     channels: Literal["auto", "first", "last"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name; if `deep`, also the options of their parts, such as "drift__sigma"."""
+        params: dict[str, Any] = super().get_params(deep=False)
+        return nested(params) if deep else params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name, also options of their parts (`drift__sigma=0.2`); they act from the next task on."""
+        for name, value in with_nested(self.get_params(deep=False), params, type(self).__name__).items():
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True  # images
+        tags.input_tags.string = True  # paths of image files
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return getattr(self, "state_", None) is not None
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the embeddings z of X, (N, embedding_dim)."""
@@ -161,7 +183,7 @@ class _Learned(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignor
         return read_inputs(X, y, spec=spec, channels=self.channels, size=self.image_size)
 
 
-class IncrementalClassifier(_Learned):
+class IncrementalClassifier(_Estimator):
     """Learns classes task after task without keeping old images; an image gets the class of the nearest prototype.
 
     `partial_fit` learns one task: it trains the embedding network on the new classes, measures how the new images moved
@@ -298,7 +320,7 @@ class IncrementalClassifier(_Learned):
         self.verbose = verbose
 
     @classmethod
-    def from_method(cls: type[Self], name: str, **params: Any) -> Self:
+    def from_method(cls, name: str, **params: Any) -> Self:
         """Return a classifier for a named method, such as "E-EWC+SDC"; `params` are the other parameters.
 
         >>> IncrementalClassifier.from_method("E-EWC+SDC", random_state=1).penalty
@@ -318,36 +340,13 @@ class IncrementalClassifier(_Learned):
         penalty: Any = self.penalty
         return Method(self.objective, penalty, self.exemplars, self.drift, self.readout, self.schedule)
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name; if `deep`, also the options of their parts, such as "drift__sigma"."""
-        params: dict[str, Any] = super().get_params(deep=False)
-        return nested(params) if deep else params
-
-    def set_params(self: Self, **params: Any) -> Self:
-        """Set parameters by name, also options of their parts (`drift__sigma=0.2`); they act from the next task on."""
-        for name, value in with_nested(self.get_params(deep=False), params, type(self).__name__).items():
-            setattr(self, name, value)
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True  # images
-        tags.input_tags.string = True  # paths of image files
-        tags.transformer_tags.preserves_dtype = ["float32"]
-        return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return getattr(self, "state_", None) is not None
-
-    # -- learning ------------------------------------------------------------------------------------------------
-
-    def fit(self: Self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Forget everything and learn one task."""
         self.state_ = self._learn(None, X, y)
         return self
 
     def partial_fit(
-        self: Self, X: Any, y: Any = None, classes: Any = None, *, known: Literal["error", "skip", "refresh"] = "error"
+        self, X: Any, y: Any = None, classes: Any = None, *, known: Literal["error", "skip", "refresh"] = "error"
     ) -> Self:
         """Learn one task of new classes.
 
@@ -375,8 +374,10 @@ class IncrementalClassifier(_Learned):
             y = column_or_1d(y, warn=True)
         images, y, spec = self._read(X, y, None if state is None else state.spec)
         examples = Examples(images, read_labels(y, len(images)))
-        if announced is not None:
-            _check_announced(examples.labels, announced)
+        listed = examples.labels if announced is None else read_labels(announced, np.size(announced))
+        surprise = sorted_labels(set(examples.labels) - set(listed))
+        if surprise:
+            raise InputError(f"y holds class {surprise[0]!r}, which classes=... does not list. Add it, or drop it.")
         if state is not None:
             check_new_classes(state, sorted_labels(examples.labels), known)
             if known == "skip":
@@ -407,7 +408,7 @@ class IncrementalClassifier(_Learned):
         method, world = self.method, current()
         fixed = {name: getattr(self, name) for name in _FIXED}
         if state is not None:
-            _check_fixed(state, fixed, method.readout)
+            check_fixed(state, fixed, method.readout)
         with (
             reporting(self.verbose and on_progress is None and world.is_first) as reporter,
             reporter.training(training_name(method, 1 if state is None else len(state.tasks) + 1)) as shown,
@@ -426,15 +427,7 @@ class IncrementalClassifier(_Learned):
             )
             return learn(plan, state, spec, examples)
 
-    # -- saving --------------------------------------------------------------------------------------------------
-
-    def save(
-        self,
-        path: str | Path,
-        *,
-        store_images: bool = False,
-        keep: int | None = None,
-    ) -> Path:
+    def save(self, path: str | Path, *, store_images: bool = False, keep: int | None = None) -> Path:
         """Write the model as a new version of the directory `path`; a reader sees the old or the new one, whole.
 
         Args:
@@ -459,7 +452,7 @@ class IncrementalClassifier(_Learned):
         return model_format.manifest_of(state, self.get_params(deep=False)), model_format.tensors_of(state)
 
     @classmethod
-    def load(cls: type[Self], path: str | Path, **params: Any) -> Self:
+    def load(cls, path: str | Path, **params: Any) -> Self:
         """Read a model. Nothing in it is executed, and every byte is checked.
 
         Args:
@@ -473,7 +466,7 @@ class IncrementalClassifier(_Learned):
         return cls.from_saved(versions.read(path), path, **params)
 
     @classmethod
-    def from_saved(cls: type[Self], saved: versions.Saved, path: str | Path, **params: Any) -> Self:
+    def from_saved(cls, saved: versions.Saved, path: str | Path, **params: Any) -> Self:
         """Return the classifier of a version that was read; as `load`."""
         try:
             clf = cls(**model_format.decode_params(saved.manifest["parameters"], params))
@@ -502,25 +495,3 @@ def _first_network(clf: IncrementalClassifier, spec: InputSpec, first: Examples,
     network.standardize.fit(first.images)
     same_weights(world, network)
     return network.to(clf.device).eval()
-
-
-def _check_announced(labels: tuple[Label, ...], classes: Any) -> None:
-    listed = set(read_labels(classes, np.size(classes)))
-    surprise = [label for label in sorted_labels(labels) if label not in listed]
-    if surprise:
-        raise InputError(f"y holds class {surprise[0]!r}, which classes=... does not list. Add it, or drop it.")
-
-
-def _check_fixed(state: LearnerState, fixed: dict[str, Any], readout: Readout) -> None:
-    for name, value in fixed.items():
-        if value is not state.fixed[name] and value != state.fixed[name]:
-            raise InputError(
-                f"{name} was {state.fixed[name]!r} when this model learned its first task and is {value!r} now. It "
-                "cannot change between tasks: set it back, or start a new model."
-            )
-    if state.space != readout.space_name:
-        raise InputError(
-            f"prototypes were averaged in the space {state.space!r} of the read-out that this model learned with, and "
-            f"{readout} would average the new ones in {readout.space_name!r}. Set the read-out back, or start a new "
-            "model."
-        )

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from benchmarks.compare import ESTIMATORS, Cell, compare, movements, read_out, summarize, table
-from protodrift import SDC, LwF, Method, Oracle, TaskStream, Training, Triplet
+from protodrift import SDC, LwF, Method, TaskStream, Training, Triplet
 from protodrift.common.config import decode, encode
 from protodrift.data import load_digits
-from protodrift.drift import ADC, Gated, LocalLinear, MeanShift
+from protodrift.drift import ADC, Gated, LocalLinear, MeanShift, Oracle
 from protodrift.errors import InputError
 from protodrift.experiments.setup import Network
 from protodrift.experiments.tree import Tree

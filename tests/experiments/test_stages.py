@@ -10,20 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from protodrift import (
-    EWC,
-    MAS,
-    SDC,
-    Everything,
-    IncrementalClassifier,
-    LwF,
-    Method,
-    Oracle,
-    Schedule,
-    TaskStream,
-    Triplet,
-)
+from protodrift import EWC, MAS, SDC, Everything, IncrementalClassifier, LwF, Method, Schedule, TaskStream, Triplet
 from protodrift.data import Dataset, load_digits
+from protodrift.drift import Oracle
 from protodrift.errors import InputError
 from protodrift.experiments.recipes import get_recipe
 from protodrift.experiments.setup import Network
@@ -88,18 +77,13 @@ def test_methods_that_begin_alike_share_the_first_task(tree, results):
     assert tree.trained(table["E-FT+SDC"], 2).network is not tree.trained(table["E-EWC+SDC"], 2).network
 
 
-@pytest.mark.parametrize(
-    "name", ["E-FT+NoneType", "E-FT+SDC", "E-EWC+SDC", "E-LwF+SDC", "E-MAS+SDC", "E-Fix", "E-Pre", "E-Joint"]
-)
-def test_a_tree_and_a_classifier_agree_bit_for_bit(stream, tree, results, name):
+@pytest.mark.parametrize("name", ["E-EWC+SDC", "E-Fix", "E-Joint"])
+def test_a_tree_and_a_classifier_take_the_same_steps(stream, tree, results, name):
     method = rows()[name]
     clf = IncrementalClassifier(
         embedding_dim=32,
         training=FAST,
-        **{
-            axis: getattr(method, axis)
-            for axis in ("objective", "penalty", "exemplars", "drift", "readout", "schedule")
-        },
+        **method.options(),
     )
     for k, task in enumerate(stream, 1):
         clf.partial_fit(task.data.images, task.data.labels)

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from protodrift import EWC, MAS, SDC, Everything, LwF, Method, Oracle, TaskStream, Triplet
+from protodrift import EWC, MAS, SDC, Everything, LwF, Method, TaskStream, Triplet
 from protodrift.common import files, tensorfiles
 from protodrift.common.progress import Reporter
+from protodrift.drift import Oracle
 from protodrift.errors import RunError
 from protodrift.experiments import tree as trees
 from protodrift.experiments.recipes import get_recipe

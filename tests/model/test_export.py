@@ -8,9 +8,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from protodrift import MaxOverHeads, NearestClassMean, NearestExemplarMean, Softmax, StreamingLDA
+from protodrift import NearestClassMean, Softmax, StreamingLDA
 from protodrift.errors import InputError
 from protodrift.model.export import export_onnx
+from protodrift.readouts import MaxOverHeads, NearestExemplarMean
 from protodrift.training.calibration import distances_to
 
 

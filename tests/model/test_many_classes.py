@@ -8,17 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from protodrift import (
-    IncrementalClassifier,
-    NearestClassMean,
-    NearestExemplarMean,
-    Schedule,
-    StreamingLDA,
-    metrics,
-)
+from protodrift import IncrementalClassifier, NearestClassMean, Schedule, StreamingLDA, metrics
 from protodrift.model import evaluate as evaluation
 from protodrift.model.evaluate import evaluate
-from protodrift.readouts import View, ncm
+from protodrift.readouts import NearestExemplarMean, View, ncm
 from protodrift.readouts import base as readouts
 from protodrift.training import calibration
 

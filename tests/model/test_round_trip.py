@@ -12,10 +12,10 @@ import torch
 from pytorch_metric_learning import losses
 from torch import nn
 
-from protodrift import EWC, Everything, IncrementalClassifier, LwF, MetricLoss, Training, Triplet
+from protodrift import EWC, Everything, IncrementalClassifier, LwF, Training, Triplet
 from protodrift.errors import InputError, ModelFileError
 from protodrift.exemplars import Herding
-from protodrift.objectives import SigmoidHeads, Softmax
+from protodrift.objectives import MetricLoss, SigmoidHeads, Softmax
 from protodrift.readouts import MaxOverClasses, MaxOverHeads
 from tests.model.directories import files_of
 

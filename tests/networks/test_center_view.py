@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from protodrift import (
-    MAS,
-    SDC,
-    Dataset,
-    IncrementalClassifier,
-    Method,
-    RandomCropFlip,
-    ResizedCropFlip,
-    TaskStream,
-)
+from protodrift import MAS, SDC, Dataset, IncrementalClassifier, Method, TaskStream
+from protodrift.data import RandomCropFlip, ResizedCropFlip
 from protodrift.errors import InputError
 from protodrift.experiments.setup import Network
 from protodrift.experiments.tree import Tree
@@ -77,10 +69,3 @@ def test_the_view_is_part_of_what_a_stage_is(data):
     network = center.trained(method, 0).network
     assert torch.equal(center.embeddings(method, 1).z_new, embed(network, images[:, :, 4:20, 7:23]))
     assert not torch.equal(center.embeddings(method, 1).z_new, whole.embeddings(method, 1).z_new)
-
-
-def test_networks_described_before_there_was_a_view_are_described_as_before():
-    assert "crop" not in Network().to_json()
-    assert Network(crop=16).to_json()["crop"] == 16
-    with pytest.raises(InputError, match="Network: crop=0 must be at least 1"):
-        Network(crop=0)

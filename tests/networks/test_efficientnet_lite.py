@@ -10,10 +10,11 @@ import pytest
 import torch
 from efficientnet_lite_pytorch import EfficientNet
 
-from protodrift import EWC, MAS, REWC, IncrementalClassifier
+from protodrift import EWC, MAS, IncrementalClassifier
 from protodrift.data import InputSpec
 from protodrift.networks import build_embedder, embed
 from protodrift.networks.backbones.efficientnet_lite import EfficientNetLite, SameConv2d
+from protodrift.penalties import REWC
 from protodrift.training.config import Training
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from protodrift import METHODS, SDC, Method, Oracle, TaskStream, Training, Triplet
+from protodrift import METHODS, SDC, Method, TaskStream, Training, Triplet
 from protodrift.data import load_digits
+from protodrift.drift import Oracle
 from protodrift.experiments.recipe import Recipe
 from protodrift.experiments.run import results_document, run
 from protodrift.experiments.setup import Network

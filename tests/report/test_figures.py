@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from protodrift import METHODS, SDC, Dataset, Method, Oracle, TaskStream, Training
+from protodrift import METHODS, SDC, Dataset, Method, TaskStream, Training
 from protodrift.data import load_digits
+from protodrift.drift import Oracle
 from protodrift.exemplars import Everything
 from protodrift.experiments.samples import PER_CLASS, Picture, sample, take
 from protodrift.experiments.setup import Network

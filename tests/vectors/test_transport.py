@@ -10,10 +10,9 @@ import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 from sklearn.neighbors import NearestNeighbors
 
-import protodrift
 from protodrift.drift import Procrustes, Ridge
 from protodrift.errors import InputError
-from protodrift.vectors import fit_mover, streaming
+from protodrift.vectors import fit_mover, streaming, transport
 from protodrift.vectors.recall import first_found, nearest, recall
 
 faiss = pytest.importorskip("faiss")
@@ -126,7 +125,7 @@ def test_npy(affine, tmp_path, dtype):
     old, new, store, right = affine
     np.save(tmp_path / "s.npy", store.astype(dtype))
     seen = []
-    result = protodrift.transport(
+    result = transport(
         old,
         new,
         tmp_path / "s.npy",
@@ -162,7 +161,7 @@ def test_parquet_keeps_ids_and_columns(affine, tmp_path, kind):
         "price": pa.array([None if i % 3 == 0 else i for i in range(100)], pa.int32()),
     }
     pq.write_table(pa.table(columns), tmp_path / "s.parquet", row_group_size=33)
-    protodrift.transport(old, new, tmp_path / "s.parquet", tmp_path / "o.parquet", drift=EXACT)
+    transport(old, new, tmp_path / "s.parquet", tmp_path / "o.parquet", drift=EXACT)
     table = pq.read_table(tmp_path / "o.parquet")
     assert table.column_names == ["id", "emb", "price", "uncertainty"]
     assert table["id"].to_pylist() == columns["id"].to_pylist()
@@ -184,7 +183,7 @@ def test_faiss(affine, tmp_path, metric, ids):
     else:
         index.add(store)
     faiss.write_index(index, str(tmp_path / "s.faiss"))
-    result = protodrift.transport(old, new, tmp_path / "s.faiss", tmp_path / "o.faiss", drift=EXACT)
+    result = transport(old, new, tmp_path / "s.faiss", tmp_path / "o.faiss", drift=EXACT)
     assert result.report.metric == metric.lower()
     moved = faiss.read_index(str(tmp_path / "o.faiss"))
     assert (moved.d, moved.ntotal, moved.metric_type) == (4, 100, index.metric_type)
@@ -195,7 +194,7 @@ def test_faiss(affine, tmp_path, metric, ids):
 def test_an_index_of_cosines_ranks_by_them_also_where_the_pairs_are_not_of_length_1(affine, tmp_path):
     old, new, store, right = affine
     np.save(tmp_path / "s.npy", store)
-    protodrift.transport(old, new, tmp_path / "s.npy", tmp_path / "o.faiss", drift=EXACT, metric="cosine")
+    transport(old, new, tmp_path / "s.npy", tmp_path / "o.faiss", drift=EXACT, metric="cosine")
     index = faiss.read_index(str(tmp_path / "o.faiss"))
     shares, found = index.search(np.ascontiguousarray(new[:50] / np.linalg.norm(new[:50], axis=1, keepdims=True)), 10)
     theirs = NearestNeighbors(n_neighbors=10, metric="cosine").fit(right).kneighbors(new[:50])
@@ -207,7 +206,7 @@ def test_one_format_into_another_says_what_is_lost(affine, tmp_path):
     old, new, store, right = affine
     table = pa.table({"id": list(range(100)), "emb": pa.array(list(store), pa.list_(pa.float32()))})
     pq.write_table(table, tmp_path / "s.parquet")
-    result = protodrift.transport(old, new, tmp_path / "s.parquet", tmp_path / "o.npy", drift=EXACT)
+    result = transport(old, new, tmp_path / "s.parquet", tmp_path / "o.npy", drift=EXACT)
     assert result.dropped == "the other columns"
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), right, atol=1e-4)
 
@@ -243,7 +242,7 @@ def test_bad_input_is_explained_and_leaves_nothing(affine, tmp_path, change, sai
     np.save(tmp_path / "s.npy", store)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(InputError, match=said):
-        protodrift.transport(old, new, tmp_path / "s.npy", tmp_path / "o.npy", reembed=0)
+        transport(old, new, tmp_path / "s.npy", tmp_path / "o.npy", reembed=0)
     assert nothing_new(tmp_path, before)
 
 
@@ -267,7 +266,7 @@ def test_an_interrupt_leaves_the_old_output_whole(affine, tmp_path, end):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        protodrift.transport(old, new, tmp_path / "s.npy", out, force=True, on_progress=interrupt)
+        transport(old, new, tmp_path / "s.npy", out, force=True, on_progress=interrupt)
     assert nothing_new(tmp_path, before)
     assert out.read_bytes() == b"what was there"
 
@@ -277,11 +276,11 @@ def test_nothing_is_overwritten_unless_forced(affine, tmp_path):
     np.save(tmp_path / "s.npy", store)
     (tmp_path / "o.npy.uncertainty.npy").write_bytes(b"mine")
     with pytest.raises(InputError, match=r"uncertainty.npy is already there.*--force"):
-        protodrift.transport(old, new, tmp_path / "s.npy", tmp_path / "o.npy")
-    protodrift.transport(old, new, tmp_path / "s.npy", tmp_path / "o.npy", force=True)
+        transport(old, new, tmp_path / "s.npy", tmp_path / "o.npy")
+    transport(old, new, tmp_path / "s.npy", tmp_path / "o.npy", force=True)
     assert np.load(tmp_path / "o.npy.uncertainty.npy").shape == (100,)
     with pytest.raises(InputError, match="is the store itself"):
-        protodrift.transport(old, new, tmp_path / "s.npy", tmp_path / "s.npy", force=True)
+        transport(old, new, tmp_path / "s.npy", tmp_path / "s.npy", force=True)
 
 
 @pytest.mark.parametrize("end", ["npy", "parquet"])
@@ -289,14 +288,14 @@ def test_no_row_numbers_of_an_earlier_store_stay_beside_a_new_one(affine, tmp_pa
     old, new, store, _ = affine
     np.save(tmp_path / "s.npy", store)
     out = tmp_path / f"o.{end}"
-    protodrift.transport(old, new, tmp_path / "s.npy", out, reembed=50)
+    transport(old, new, tmp_path / "s.npy", out, reembed=50)
     beside = {tmp_path / f"o.{end}.{name}.npy" for name in ("uncertainty", "reembed")}
     (tmp_path / f"o.{end}.uncertainty.npy").touch()  # of a run with another format, perhaps
     out.unlink()
     with pytest.raises(InputError, match=r"o.*\.npy is already there.*--force"):
-        protodrift.transport(old, new, tmp_path / "s.npy", out, uncertainty=False)
+        transport(old, new, tmp_path / "s.npy", out, uncertainty=False)
     assert all(file.exists() for file in beside)
-    protodrift.transport(old, new, tmp_path / "s.npy", out, uncertainty=False, force=True)
+    transport(old, new, tmp_path / "s.npy", out, uncertainty=False, force=True)
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "s.npy", out])
 
 
@@ -312,7 +311,7 @@ def test_stale_row_numbers_are_gone_before_the_new_store_is_there(affine, tmp_pa
 
     monkeypatch.setattr(streaming.NpySink, "commit", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        protodrift.transport(old, new, tmp_path / "s.npy", out, uncertainty=False, force=True)
+        transport(old, new, tmp_path / "s.npy", out, uncertainty=False, force=True)
     assert out.read_bytes() == b"what was there"
     assert not stale.exists()
 
@@ -321,7 +320,7 @@ def test_a_store_is_not_taken_for_a_sidecar(affine, tmp_path):
     old, new, store, _ = affine
     np.save(tmp_path / "o.npy.reembed.npy", store)
     with pytest.raises(InputError, match="is the store itself"):
-        protodrift.transport(old, new, tmp_path / "o.npy.reembed.npy", tmp_path / "o.npy", force=True)
+        transport(old, new, tmp_path / "o.npy.reembed.npy", tmp_path / "o.npy", force=True)
     assert len(np.load(tmp_path / "o.npy.reembed.npy")) == 100
 
 
@@ -341,7 +340,7 @@ def test_a_store_is_not_taken_for_a_sidecar(affine, tmp_path):
 def test_parquet_files_that_cannot_be_moved(affine, tmp_path, columns, column, said):
     pq.write_table(pa.table(columns), tmp_path / "s.parquet")
     with pytest.raises(InputError, match=said):
-        protodrift.transport(*affine[:2], tmp_path / "s.parquet", tmp_path / "o.parquet", column=column)
+        transport(*affine[:2], tmp_path / "s.parquet", tmp_path / "o.parquet", column=column)
     assert [p.name for p in tmp_path.iterdir()] == ["s.parquet"]
 
 
@@ -351,20 +350,20 @@ def test_an_index_that_is_not_flat_is_refused(affine, tmp_path):
     index.add(store)
     faiss.write_index(index, str(tmp_path / "s.faiss"))
     with pytest.raises(InputError, match="IndexHNSWFlat: only flat"):
-        protodrift.transport(old, new, tmp_path / "s.faiss", tmp_path / "o.faiss")
+        transport(old, new, tmp_path / "s.faiss", tmp_path / "o.faiss")
 
 
 @pytest.mark.parametrize("name", ["s.npy", "s.parquet", "s.faiss"])
 def test_a_damaged_store_is_said_to_be_one(affine, tmp_path, name):
     (tmp_path / name).write_bytes(b"no such format")
     with pytest.raises(InputError, match="cannot be read as a"):
-        protodrift.transport(*affine[:2], tmp_path / name, tmp_path / "o.npy")
+        transport(*affine[:2], tmp_path / name, tmp_path / "o.npy")
 
 
 def test_pickles_are_not_loaded(affine, tmp_path):
     np.save(tmp_path / "s.npy", np.array([[{}]], dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match="cannot be read"):
-        protodrift.transport(*affine[:2], tmp_path / "s.npy", tmp_path / "o.npy")
+        transport(*affine[:2], tmp_path / "s.npy", tmp_path / "o.npy")
 
 
 def test_the_report_is_plain_json(affine):

@@ -14,6 +14,7 @@ from ..errors import InputError, did_you_mean
 from ..penalties import Penalty, Tensors
 from ..prototypes import DriftReport
 from ..prototypes.store import Prototypes
+from ..readouts import Readout
 from .calibration import Calibration
 from .trainer import Trained
 
@@ -215,3 +216,19 @@ def check_new_classes(state: LearnerState, classes: tuple[Label, ...], known: st
                 "start a new model; known='skip' passes over its images, known='refresh' merges them into its "
                 "prototype."
             )
+
+
+def check_fixed(state: LearnerState, fixed: dict[str, Any], readout: Readout) -> None:
+    """Refuse what a later task cannot change: the parameters that the first one fixed, and the read-out's space."""
+    for name, value in fixed.items():
+        if value is not state.fixed[name] and value != state.fixed[name]:
+            raise InputError(
+                f"{name} was {state.fixed[name]!r} when this model learned its first task and is {value!r} now. It "
+                "cannot change between tasks: set it back, or start a new model."
+            )
+    if state.space != readout.space_name:
+        raise InputError(
+            f"prototypes were averaged in the space {state.space!r} of the read-out that this model learned with, and "
+            f"{readout} would average the new ones in {readout.space_name!r}. Set the read-out back, or start a new "
+            "model."
+        )
