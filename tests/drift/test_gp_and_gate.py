@@ -149,7 +149,8 @@ def test_a_left_out_class_is_really_not_shown(wild):
         torch.testing.assert_close(held.predicted[c], held.before[c] + (z_new - z_old)[~own].mean(0))
         nearest = torch.cdist(held.before[c : c + 1], z_old[~own]).min()
         assert float(held.distance[c]) == pytest.approx(float(nearest))
-    torch.testing.assert_close(held.errors_of_none, (held.before - held.after).norm(dim=1))
+    torch.testing.assert_close(held.true_drift, held.after.double() - held.before.double())
+    assert held.reach == float(held.distance.max())
 
 
 def test_more_classes_than_folds_leave_several_out_at_once(wild):

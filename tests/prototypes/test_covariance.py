@@ -46,10 +46,10 @@ def test_every_form_says_what_it_can(clouds):
 
 
 @pytest.mark.parametrize(("form", "numbers"), list(zip(FORMS, [3 * 36, 3 * 6, 3 * (2 * 6 + 1), 36], strict=True)))
-def test_bytes(clouds, form, numbers):
+def test_how_many_numbers_each_form_keeps(clouds, form, numbers):
     z, rows = clouds
     store = Prototypes.of("abc", z.float(), rows, 1, form)
-    assert store.bytes == 4 * (3 * 6 + numbers)
+    assert sum(part.numel() for part in store.statistics.values()) == numbers
     assert form_of(store.statistics) == (form if form.form == "low-rank" else Covariance(form.form))
 
 

@@ -93,11 +93,6 @@ class Prototypes:
         """Return the row of a label."""
         return self.labels.index(label)
 
-    @property
-    def bytes(self) -> int:
-        """What means and statistics take, in bytes."""
-        return sum(part.numel() * part.element_size() for part in (self.means, *self.statistics.values()))
-
     def moved_to(self, means: torch.Tensor, statistics: Tensors | None = None) -> Prototypes:
         """Return the same classes at other places, with other statistics if they are given."""
         if means.shape != self.means.shape:

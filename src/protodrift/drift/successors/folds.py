@@ -35,16 +35,19 @@ class HeldOut:
     distance: torch.Tensor
 
     @property
-    def errors(self) -> torch.Tensor:
-        """|predicted - after|, (C,)."""
-        lengths: torch.Tensor = torch.linalg.vector_norm(self.predicted - self.after, dim=1)
-        return lengths
+    def predicted_drift(self) -> torch.Tensor:
+        """How far the estimator moves each, (C, D) in float64."""
+        return self.predicted.double() - self.before.double()
 
     @property
-    def errors_of_none(self) -> torch.Tensor:
-        """|before - after|, (C,): what not moving would have cost."""
-        lengths: torch.Tensor = torch.linalg.vector_norm(self.before - self.after, dim=1)
-        return lengths
+    def true_drift(self) -> torch.Tensor:
+        """How far each really moved, (C, D) in float64."""
+        return self.after.double() - self.before.double()
+
+    @property
+    def reach(self) -> float:
+        """How far the farthest of them is from the images that were shown."""
+        return float(self.distance.max())
 
 
 def leave_one_class_out(

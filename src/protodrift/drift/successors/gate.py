@@ -60,7 +60,7 @@ class Gated(Drift):
         fitted = self.estimator.fit(z_old, z_new, targets)
         held_out = leave_one_class_out(self.estimator, z_old, z_new, targets, self.folds)
         # Of one image, or of equal ones, nothing was left out: then nothing is known.
-        known = bool(held_out.distance.max() > 0)
+        known = held_out.reach > 0
         return FittedGated(self, fitted, held_out if known else None, z_old)
 
 
@@ -96,10 +96,10 @@ class FittedGated(FittedDrift):
     def _gate(self, distance: torch.Tensor) -> torch.Tensor:
         if self.held_out is None:
             return torch.ones_like(distance)
-        predicted, true, reach = _drifts(self.held_out)
+        predicted, true = self.held_out.predicted_drift, self.held_out.true_drift
         right = float((predicted * true).sum() / predicted.square().sum().clamp(min=1e-300))
         share = min(max(right, 0.0), 1.0) if math.isfinite(right) else 0.0  # an estimator that broke down moves nothing
-        gate = share * (reach / distance.clamp(min=1e-300)).clamp(max=1).square()
+        gate = share * (self.held_out.reach / distance.clamp(min=1e-300)).clamp(max=1).square()
         return torch.where(gate < self.config.least, 0.0, gate)
 
     def _uncertainty(self, step: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:
@@ -107,11 +107,11 @@ class FittedGated(FittedDrift):
         length = step.square().sum(dim=1)
         if self.held_out is None:
             return length.sqrt()
-        predicted, true, reach = _drifts(self.held_out)
+        predicted, true = self.held_out.predicted_drift, self.held_out.true_drift
         share = self._gate(torch.zeros(1, dtype=torch.float64))
         left = (share * predicted - true).square().sum(dim=1).mean()
         size = (share * predicted).square().sum(dim=1).mean()
-        grown = (distance / max(reach, 1e-300)).clamp(min=1).square()
+        grown = (distance / max(self.held_out.reach, 1e-300)).clamp(min=1).square()
         # Half relative to its own movement, half to the mean one: a prototype that hardly moves is not certain.
         relative = (length + size) / (2 * size).clamp(min=1e-300)
         return (left * torch.where(size > 0, relative, 1.0) * grown).sqrt()
@@ -122,9 +122,3 @@ def _effective(prototypes: torch.Tensor, z_old: torch.Tensor) -> torch.Tensor:
     sigma = relative_bandwidth(prototypes, z_old, 0.3, None)
     w = (-squared_distances(prototypes.double(), z_old.double()) / (2 * sigma.square()[:, None])).softmax(dim=1)
     return 1 / w.square().sum(dim=1)
-
-
-def _drifts(held_out: HeldOut) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Return predicted and true drifts of left-out classes, (C, D), and the farthest of them from the images shown."""
-    before = held_out.before.double()
-    return held_out.predicted.double() - before, held_out.after.double() - before, float(held_out.distance.max())
