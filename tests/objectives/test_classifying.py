@@ -101,7 +101,7 @@ def test_icarl_loss_is_its_papers_sum_over_classes(two_tasks):
             target = q[c] if c < 2 else float(y == c)
             naive -= target * math.log(g[c]) + (1 - target) * math.log(1 - g[c])
     ours = step.objective.loss(step) + LwF(gamma=1.0).penalty(step, {})
-    assert float(ours) == pytest.approx(naive / len(step.targets), abs=1e-9)
+    assert ours.item() == pytest.approx(naive / len(step.targets), abs=1e-9)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 50])
