@@ -74,7 +74,8 @@ def test_scikit_learns_checks_hold_but_for_those_that_cannot():
         "passed", "failed", "skipped", "xfail",
     )}  # fmt: skip
     assert by_status["failed"] == {}
-    assert by_status["xfail"].keys() == CANNOT_HOLD.keys()  # a check that holds by now leaves the list
+    # A check that holds by now leaves the list; the last bit of a sum may hold on some machines.
+    assert CANNOT_HOLD.keys() - by_status["xfail"].keys() <= {"check_methods_subset_invariance"}
     assert by_status["skipped"].keys() <= {"check_array_api_input"}  # only with an environment variable of scipy's
     assert len(by_status["passed"]) > 50
 

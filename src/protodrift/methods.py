@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from .common.config import Config, one_of
 from .common.covariance import Covariance
@@ -22,6 +22,8 @@ from .readouts import (
     StreamingLDA,
 )
 
+BatchNorm = Literal["frozen", "train", "pretrained"]
+
 
 @dataclass(frozen=True)
 class Schedule(Config):
@@ -36,9 +38,9 @@ class Schedule(Config):
             stay as the weights brought them, in the first task too.
     """
 
-    train: str = "all"
-    start: str = "previous"
-    batch_norm: str = "frozen"
+    train: Literal["all", "first", "none"] = "all"
+    start: Literal["previous", "initial"] = "previous"
+    batch_norm: BatchNorm = "frozen"
     rules: ClassVar = {
         "train": one_of("all", "first", "none"),
         "start": one_of("previous", "initial"),
@@ -144,7 +146,7 @@ METHODS: dict[str, Method] = {
     "E-SI": Method(penalty=SI(gamma=1e3)),
     "E-SI+SDC": Method(penalty=SI(gamma=1e3), drift=SDC()),
     "E-Joint": Method(exemplars=Everything()),
-    # Softmax heads (Sec. 3.2), one a task. The paper chooses their gammas on validation data and does not print them:
+    # Softmax heads (Sec. 3.2), one per task. The paper chooses their gammas on validation data and does not print them:
     # these were chosen on digits, and a recipe for other data says its own.
     "FT": Method(Softmax(), readout=MaxOverHeads()),
     "FT*": Method(Softmax(), readout=NearestClassMean()),

@@ -109,12 +109,13 @@ def confusion_matrix(y_true: Sequence[Label], y_pred: Sequence[Label], classes: 
     array([[1, 1],
            [0, 1]])
     """
+    from sklearn import metrics  # slow to import, and only this function needs it
+
     _same_length(y_true, y_pred)
-    index = {label: i for i, label in enumerate(classes)}
-    result = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    for truth, guess in zip(y_true, y_pred, strict=True):
-        result[index[truth], index[guess]] += 1
-    return result
+    index = {label: i for i, label in enumerate(classes)}  # labels may be ints that no array can hold
+    targets, predicted = ([index[label] for label in labels] for labels in (y_true, y_pred))
+    counts: Array = metrics.confusion_matrix(targets, predicted, labels=range(len(classes)))
+    return counts
 
 
 CONFUSION_CLASSES = 2000
@@ -168,13 +169,12 @@ def auroc(positive: Array, negative: Array) -> float:
     >>> auroc(np.array([3.0, 2.0]), np.array([1.0, 2.0]))
     0.875
     """
+    from scipy.stats import rankdata  # slow to import, and only this function needs it
+
     positive, negative = np.asarray(positive, dtype=float), np.asarray(negative, dtype=float)
     if not len(positive) or not len(negative):
         return float("nan")
-    both = np.concatenate([positive, negative])
-    _, inverse, counts = np.unique(both, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    ranks = (ends - (counts - 1) / 2)[inverse]  # ties share the mean of their ranks
+    ranks = rankdata(np.concatenate([positive, negative]))  # ties share the mean of their ranks; infinity may be there
     above = ranks[: len(positive)].sum() - len(positive) * (len(positive) + 1) / 2
     return float(above / (len(positive) * len(negative)))
 

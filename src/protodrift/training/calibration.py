@@ -1,7 +1,7 @@
 """How sure an answer is, and when the right answer is "none of them".
 
 Both are measured on images that the network was not trained on: how far they lie from their own prototype (quantiles,
-one row a class) and how sharp a softmax over the scores must be to be right as often as it says (a temperature).
+one row per class) and how sharp a softmax over the scores must be to be right as often as it says (a temperature).
 Without old images neither can be measured again later. So each row stays with its class, and moves with its prototype:
 where drift compensation says that a prototype may be off by u, distances to it grow to sqrt(q^2 + u^2).
 
@@ -33,7 +33,7 @@ PRIOR_IMAGES = 5.0
 """A class's own scale counts as much as that of all classes together when it rests on this many images."""
 
 SEVERAL = 3
-"""Classes from which on a distance can be told relative to the others."""
+"""From this many classes on, distances are relative to those of the other classes."""
 
 FOLDS = 5
 """Parts into which a task is cut for checking answers, where the network does not learn from it."""
@@ -186,7 +186,7 @@ def fit_temperature(scores: torch.Tensor, targets: torch.Tensor) -> float:
         scores: (N, K), larger is better; -inf for a class that must not win.
         targets: (N,) the right classes.
     """
-    from scipy.optimize import minimize_scalar  # slow to import, and a class that is read from a file needs none of it
+    from scipy.optimize import minimize_scalar  # slow to import, and predicting needs none of it
 
     usable = torch.isfinite(scores).any(dim=1) & torch.isfinite(scores.gather(1, targets[:, None])).squeeze(1)
     scores, targets = scores[usable].double(), targets[usable]

@@ -143,7 +143,7 @@ def without(state: LearnerState, label: Label) -> LearnerState:
 
 
 def unknown_class(label: Label, labels: tuple[Label, ...]) -> InputError:
-    """Return what to tell about a class that is none of these."""
+    """Return the error for a class that is none of these."""
     return InputError(f"this model does not know a class {label!r}. {did_you_mean(label, labels)}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...drift import SDC
+from ...methods import BatchNorm
 from ...networks.weights import TO_BE_GIVEN
 from ...objectives import Angular, MultiSimilarity, Objective, Triplet
 from ...penalties import EWC, MAS, LwF
@@ -165,7 +166,7 @@ def _ten(data: str, name: str, about: str, budget: str) -> Recipe:
     )
 
 
-def _batch_norm(budget: str) -> str:
+def _batch_norm(budget: str) -> BatchNorm:
     """Return what running statistics do: in the paper they move; of small batches they cost a third of the accuracy."""
     return "train" if budget == "paper" else "pretrained"
 

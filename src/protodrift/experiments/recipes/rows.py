@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...drift import SDC, Drift, Oracle
 from ...errors import InputError
-from ...methods import METHODS, Method, Schedule, with_drift
+from ...methods import METHODS, BatchNorm, Method, Schedule, with_drift
 from ...objectives import Objective
 from ...penalties import EWC, MAS, LwF, Penalty
 
@@ -48,7 +48,7 @@ def check_budget(budget: str, *, drift: bool = False) -> None:
         raise InputError(f"unknown budget {budget!r}: choose from {choices}.")
 
 
-def frozen_rows(objective: Objective, batch_norm: str = "frozen") -> Rows:
+def frozen_rows(objective: Objective, batch_norm: BatchNorm = "frozen") -> Rows:
     """Return E-Pre and E-Fix: the network as it is before the first task, and after it."""
     base = Method(objective)
     return {
@@ -62,7 +62,7 @@ def embedding_rows(
     penalties: Mapping[str, tuple[Penalty, ...]],
     drift: Drift = SDC(),
     *,
-    batch_norm: str = "frozen",
+    batch_norm: BatchNorm = "frozen",
     oracle: bool = True,
 ) -> Rows:
     """Return every E-method plain, with drift compensation, and with the oracle's prototypes.
@@ -84,7 +84,10 @@ def embedding_rows(
 
 
 def named_rows(
-    names: Iterable[str], penalties: Mapping[str, tuple[Penalty, ...]] | None = None, *, batch_norm: str = "frozen"
+    names: Iterable[str],
+    penalties: Mapping[str, tuple[Penalty, ...]] | None = None,
+    *,
+    batch_norm: BatchNorm = "frozen",
 ) -> Rows:
     """Return methods of the table of methods, with penalties and batch-norm policy of this recipe."""
     rows: Rows = {}
