@@ -16,16 +16,14 @@ from torch import nn
 
 from .common.config import check, nested, one_of, plain, with_nested
 from .common.labels import sorted_labels
-from .common.progress import OnProgress, reporting
+from .common.progress import OnProgress
 from .data.arrays import InputSpec, read_inputs, read_labels
 from .data.examples import Examples
 from .data.views import Augmentation, default_augmentation
-from .distributed.batches import same_weights
-from .distributed.world import World, current
 from .drift import SDC, Drift
 from .errors import InputError, ModelFileError, NotLearnedError
 from .exemplars import Exemplars
-from .methods import Method, Schedule, get_method, training_name
+from .methods import Method, Schedule, get_method
 from .model import format as model_format
 from .model import versions
 from .networks.build import build_embedder, embedding_options
@@ -405,27 +403,33 @@ class IncrementalClassifier(_Estimator):
             checkpoint: keeps the last finished epoch; a training that was interrupted goes on from there.
             source: where the images come from, in a word.
         """
-        method, world = self.method, current()
-        fixed = {name: getattr(self, name) for name in _FIXED}
+        method, fixed = self.method, {name: getattr(self, name) for name in _FIXED}
         if state is not None:
             check_fixed(state, fixed, method.readout)
-        with (
-            reporting(self.verbose and on_progress is None and world.is_first) as reporter,
-            reporter.training(training_name(method, 1 if state is None else len(state.tasks) + 1)) as shown,
-        ):
-            plan = TaskPlan(
-                method,
-                self.training,
-                default_augmentation(spec) if self.augment == "auto" else self.augment,
-                self.random_state,
-                fixed,
-                self.held_out,
-                lambda: _first_network(self, spec, examples, world),
-                on_progress or shown,
-                checkpoint,
-                source,
-            )
-            return learn(plan, state, spec, examples)
+        build = partial(
+            build_embedder,
+            self.backbone,
+            spec,
+            **embedding_options(self.objective, self.embedding_dim, self.normalize),
+            weights=self.weights,
+            seed=self.random_state,
+            crop=self.crop,
+        )
+        plan = TaskPlan(
+            method,
+            self.training,
+            default_augmentation(spec) if self.augment == "auto" else self.augment,
+            self.random_state,
+            fixed,
+            self.held_out,
+            build,
+            self.device,
+            on_progress,
+            checkpoint,
+            self.verbose,
+            source,
+        )
+        return learn(plan, state, spec, examples)
 
     def save(self, path: str | Path, *, store_images: bool = False, keep: int | None = None) -> Path:
         """Write the model as a new version of the directory `path`; a reader sees the old or the new one, whole.
@@ -479,19 +483,3 @@ class IncrementalClassifier(_Estimator):
         except (InputError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise ModelFileError(f"the model at {path} cannot be used: {error}") from error
         return clf
-
-
-def _first_network(clf: IncrementalClassifier, spec: InputSpec, first: Examples, world: World) -> Embedder:
-    build = partial(
-        build_embedder,
-        clf.backbone,
-        spec,
-        **embedding_options(clf.objective, clf.embedding_dim, clf.normalize),
-        weights=clf.weights,
-        seed=clf.random_state,
-        crop=clf.crop,
-    )
-    network = world.first_before_others(build)  # weights may have to be downloaded, once
-    network.standardize.fit(first.images)
-    same_weights(world, network)
-    return network.to(clf.device).eval()

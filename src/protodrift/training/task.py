@@ -20,15 +20,16 @@ import torch
 from ..common import seeding
 from ..common.covariance import class_covariances
 from ..common.labels import Label, sorted_labels
-from ..common.progress import OnProgress
+from ..common.progress import OnProgress, reporting
 from ..data.arrays import InputSpec
 from ..data.examples import Examples
 from ..data.views import Augmentation
+from ..distributed.batches import same_weights
 from ..distributed.passes import can_merge, embedded, embedded_share, merged
 from ..distributed.world import ALONE, World, current
 from ..drift import FittedDrift
 from ..errors import InputError
-from ..methods import Method
+from ..methods import Method, training_name
 from ..networks.embedder import Embedder, evaluating, laid_out
 from ..networks.folding import folded
 from ..penalties import Tensors
@@ -52,8 +53,10 @@ class TaskPlan:
         method, training, augment, seed: the configuration.
         fixed: the parameters that a first task fixes.
         held_out: share of each class that the network is not trained on, for checking its answers.
-        first_network: makes the network of a first task.
+        build: makes the network of a first task.
+        device: where it is trained.
         on_progress, checkpoint: of the training.
+        verbose: whether to show progress where there is no `on_progress`.
         source: where the images come from, in a word.
     """
 
@@ -63,9 +66,11 @@ class TaskPlan:
     seed: int
     fixed: dict[str, Any]
     held_out: float
-    first_network: Callable[[], Embedder]
+    build: Callable[[], Embedder]
+    device: str = "cpu"
     on_progress: OnProgress | None = None
     checkpoint: Checkpoint | None = None
+    verbose: bool = False
     source: str = ""
 
 
@@ -88,7 +93,7 @@ def learn(plan: TaskPlan, state: LearnerState | None, spec: InputSpec, examples:
     targets = new.targets_of(classes)
 
     if state is None:
-        before = Trained(plan.first_network())
+        before = Trained(first_network(plan, new.images, world))
     else:
         before = replace(state.trained, penalty_state=kept_for(method.penalties, state))
     held = hold_out(
@@ -207,6 +212,14 @@ def new_and_known(method: Method, known: tuple[Label, ...], examples: Examples) 
     return new, again
 
 
+def first_network(plan: TaskPlan, images: torch.Tensor, world: World) -> Embedder:
+    """Return the network that a first task starts from: pixels are standardized by its images."""
+    network = world.first_before_others(plan.build)  # weights may have to be downloaded, once
+    network.standardize.fit(images)
+    same_weights(world, network)
+    return network.to(plan.device).eval()
+
+
 def train(
     plan: TaskPlan, before: Trained, new: Examples, again: Examples, held: torch.Tensor, task: int, world: World
 ) -> Trained:
@@ -214,18 +227,22 @@ def train(
     they keep."""
     # Images of known classes train along like kept exemplars, for this task only.
     seen = replace(before, exemplars=again) if len(again) else before
-    trained = train_network(
-        seen,
-        new.at((~held).nonzero().flatten()) if bool(held.any()) else new,
-        task=task,
-        method=plan.method,
-        training=plan.training,
-        augment=plan.augment,
-        seed=plan.seed,
-        on_progress=plan.on_progress,
-        checkpoint=plan.checkpoint,
-        world=world,
-    )
+    with (
+        reporting(plan.verbose and plan.on_progress is None and world.is_first) as reporter,
+        reporter.training(training_name(plan.method, task)) as shown,
+    ):
+        trained = train_network(
+            seen,
+            new.at((~held).nonzero().flatten()) if bool(held.any()) else new,
+            task=task,
+            method=plan.method,
+            training=plan.training,
+            augment=plan.augment,
+            seed=plan.seed,
+            on_progress=plan.on_progress or shown,
+            checkpoint=plan.checkpoint,
+            world=world,
+        )
     return consolidate(trained, before, new, task=task, method=plan.method, seed=plan.seed, world=world)
 
 
