@@ -24,7 +24,7 @@ def main() -> None:
             result = tree.readout(method, k)
             z = [embed(initial, stream[t].test.images) for t in range(k)]
             truth = torch.cat([torch.full((len(part),), t) for t, part in enumerate(z)])
-            chosen = reconstruction_errors(torch.cat(z), result.penalty_state).argmin(dim=1)
+            chosen = reconstruction_errors(torch.cat(z), result.readout_state).argmin(dim=1)
             chosen_right.append(float((chosen == truth).double().mean()))
             stored.append(result.bytes_stored)
         per_task = stored[-1] - stored[-2]
