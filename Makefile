@@ -33,7 +33,7 @@ bench: $(VENV)/installed-bench
 # interrupted one starts over.
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	$(PIP) --editable '.[report]'
 	touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
@@ -44,7 +44,6 @@ $(VENV)/installed-test: $(VENV)/installed
 # benchmark says so.
 AVALANCHE := dill gdown gputil lightning-utilities matplotlib psutil qpsolvers tensorboard tqdm wandb
 $(VENV)/installed-bench: $(VENV)/installed
-	$(PIP) --editable '.[report]'
 	-$(PIP) --no-deps avalanche-lib pytorchcv torchmetrics torchvision && $(PIP) $(AVALANCHE)
 	touch $@
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from protodrift.cli.text import table
+from protodrift.common.tables import text_table
 
 from .harness import Result
 
@@ -40,7 +40,7 @@ def _with_notes(results: Sequence[Result]) -> tuple[list[list[str]], list[str]]:
 def as_text(results: Sequence[Result]) -> str:
     """Return an aligned table; notes below it, by number."""
     rows, notes = _with_notes(results)
-    lines = [table(rows, HEAD, right=[4]), *(f"[{number}] {note}" for number, note in enumerate(notes, 1))]
+    lines = [text_table(rows, HEAD, right=[4]), *(f"[{number}] {note}" for number, note in enumerate(notes, 1))]
     missed = sum(one.met is False for one in results)
     return "\n".join([*lines, f"{missed} of {sum(one.met is not None for one in results)} aims are missed."])
 

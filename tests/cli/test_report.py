@@ -9,12 +9,13 @@ import pytest
 
 from protodrift import METHODS, TaskStream, Training
 from protodrift.cli import main
-from protodrift.cli.report import _FORMATS, format_of
+from protodrift.cli.report import _FILES, _FORMATS, format_of
 from protodrift.data import load_digits
 from protodrift.experiments.recipe import Recipe
 from protodrift.experiments.run import results_document
 from protodrift.experiments.tree import Tree
 from protodrift.report import FORMATS
+from protodrift.report.charts import FILES
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,47 @@ def test_tables_go_to_standard_output(run_directory: Path, form: str, capsys: py
     assert "E-FT+SDC" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("form", "start"), [("pdf", b"%PDF"), ("png", b"\x89PNG"), ("svg", b"<svg"), (None, b"%PDF")])
+def test_figures_are_written_one_file_each(
+    run_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str | None, start: bytes
+) -> None:
+    out = tmp_path / "paper" / "figures"
+    assert main(["report", str(run_directory), "--figures", str(out), *(["--format", form] if form else [])]) == 0
+    written = sorted(out.iterdir())
+    assert {path.stem for path in written} == {"accuracy", "final", "prototypes", "confusion"}
+    assert all(path.read_bytes().startswith(start) for path in written)
+    assert sorted(capsys.readouterr().out.splitlines()) == [f"wrote {path}" for path in written]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "pdf"], "say where to, --figures DIR"),
+        (["--figures", "out", "--format", "md"], "--figures writes pdf, png, svg, not md"),
+    ],
+)
+def test_a_format_that_does_not_fit_is_said(
+    run_directory: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(run_directory), *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_without_the_extra_tables_are_written_and_the_page_says_what_to_install(run_directory: Path) -> None:
+    code = (
+        "import sys; sys.modules['altair'] = None\n"
+        "from protodrift.cli import main\n"
+        f"run = {str(run_directory)!r}\n"
+        "print(main(['report', run, '--format', 'md']), main(['report', run]), main(['report', run, '--figures', 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "E-FT+SDC" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 1 1"
+    assert done.stderr.count("pip install 'protodrift[report]' (altair is missing)") == 2
+
+
 def test_the_ending_of_the_file_tells_the_format() -> None:
-    assert _FORMATS == FORMATS
+    assert (_FORMATS, _FILES) == (FORMATS, FILES)
     assert format_of(None, Path("a.TEX")) == "latex"
     assert format_of("md", Path("a.csv")) == "md"
     assert format_of(None, Path("a")) == format_of(None, None) == "html"

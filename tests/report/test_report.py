@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,10 +22,11 @@ from protodrift.experiments import samples as pictures
 from protodrift.experiments.recipe import Recipe
 from protodrift.experiments.run import read_results, results_document, run
 from protodrift.experiments.setup import Network
-from protodrift.report import FORMATS, groups_of, read_runs, report, summaries, summary_text
-from protodrift.report.build import Run, bar_names, kinds
+from protodrift.report import FORMATS, Run, groups_of, read_runs, report, summaries, summary_text, write_figures
+from protodrift.report.charts import javascript
 from protodrift.report.formats import latex_escape
 from protodrift.report.paper import paper_table, paper_tables
+from protodrift.report.sections import bar_names, kinds
 from protodrift.report.table import columns
 
 Document = dict[str, Any]
@@ -218,8 +220,9 @@ def test_hostile_names_are_escaped_in_every_format(one_seed: Document, evil: str
     changed.update(recipe=name, command=name, about=name)
     runs = [Run(name, changed)]
     page = report(runs)
-    ET.fromstring(page[page.index("<body>") : page.index("</html>")])
-    assert "<script" not in page
+    body_of(page)
+    assert page.count("<script") == page.count("</script>")
+    assert "alert(1)</script>" not in page
     rows = list(csv.DictReader(io.StringIO(report(runs, "csv"))))
     assert rows[1]["method"] == name
     assert json.loads(report(runs, "json"))["methods"][1]["method"] == name
@@ -246,20 +249,27 @@ def page(run_directory: Path, document: Document) -> str:
     return report([Run("three", document, missing="three has no pictures."), tiny])
 
 
+def body_of(page: str) -> ET.Element:
+    body = page[page.rindex("<body>") : page.rindex("</html>")]
+    return ET.fromstring(re.sub(r"<script[^>]*>.*?</script>", "", body, flags=re.DOTALL))
+
+
 def test_the_page_of_runs_is_whole_and_refers_to_nothing_outside(page: str) -> None:
-    for pattern in ("http", "src=", "@import", r"url\(", "<script", r"\son\w+=", r"href=\"(?!data:,|#s\d)"):
-        assert not re.search(pattern, page, re.IGNORECASE), pattern
-    root = ET.fromstring(page[page.index("<body>") : page.index("</html>")])
+    ours = page.replace(javascript(), "")
+    for pattern in ("http", "src=", "@import", r"url\(", r"\son\w+=", r"href=\"(?!data:,|#s\d)"):
+        assert not re.search(pattern, ours, re.IGNORECASE), pattern
+    root = body_of(page)
     identifiers = [e.get("id") for e in root.iter("section")]
     assert [e.get("href") for e in root.iter("a")] == [f"#{name}" for name in identifiers]
-    assert "nan" not in re.sub(r"<[^>]*>", " ", page).split()
+    assert "nan" not in " ".join(root.itertext()).lower().split()
+    findings = [e.findtext(".") or "".join(e.itertext()) for e in root.findall("./header/p")]
+    assert [text.split(":")[0] for text in findings] == ["made up", "tiny"]
 
 
-def test_every_class_in_the_page_has_a_rule_or_names_a_marker(page: str) -> None:
-    css, body = page.split("</style>")
-    used = {name for found in re.findall(r'class="([^"]*)"', body) for name in found.split()}
-    named_only = {"pd-circle", "pd-triangle", "pd-star", "pd-diamond", "pd-arrow", "pd-wide"}
-    assert {name for name in used - named_only if f".{name}" not in css} == set()
+def test_every_class_in_the_page_has_a_rule(page: str) -> None:
+    css = page[page.index("<style>") : page.index("</style>")]
+    used = {name for e in body_of(page).iter() for name in e.get("class", "").split()}
+    assert {name for name in used if not re.search(rf"\.{name}\b", css)} == set()
 
 
 def test_the_page_shows_every_figure_and_says_what_is_missing(page: str) -> None:
@@ -306,6 +316,48 @@ def test_bars_compare_the_fixed_network_with_the_best_pair(document: Document) -
     assert bar_names(table) == ["E-Fix", "E-FT", "E-FT+SDC"]
     assert bar_names({name: table[name] for name in ("E-FT", "E-Joint")}) == ["E-FT"]
     assert bar_names({"E-Joint": table["E-Joint"]}) == ["E-Joint"]
+
+
+# -- figures as files -------------------------------------------------------------------------------------------------
+
+
+def test_every_figure_of_the_page_becomes_a_file(run_directory: Path, document: Document, tmp_path: Path) -> None:
+    (tiny,) = read_runs([run_directory])
+    written = write_figures([tiny], tmp_path / "one", "svg")
+    assert [path.name for path in written] == [
+        "accuracy.svg",
+        "final.svg",
+        "prototypes.svg",
+        "confusion.svg",
+        "drift_field.svg",
+        "drift_2d_E-FT+SDC.svg",
+        "drift_2d_E-LwF+SDC.svg",
+        "tsne.svg",
+    ]
+    assert sorted(written) == sorted((tmp_path / "one").iterdir())
+    assert report([tiny]).count('type="application/json"') == len(written)
+    both = write_figures([Run("a", document), Run("b", {**document, "data": "other"})], tmp_path / "two", "svg")
+    assert len(set(both)) == len(both) == len(list((tmp_path / "two").iterdir()))  # of one recipe, and no file is lost
+
+
+def test_figures_of_other_formats_are_refused_before_anything_is_drawn(document: Document, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'jpg' of a figure"):
+        write_figures([Run("a", document)], tmp_path / "out", "jpg")
+    assert not (tmp_path / "out").exists()
+
+
+def test_tables_need_no_charts_and_the_page_says_what_to_install(
+    document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("charts", "figures", "drift_figures", "sections"):
+        monkeypatch.delitem(sys.modules, f"protodrift.report.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    runs = [Run("a", document)]
+    for form in ("csv", "json", "md", "latex"):
+        assert "E-FT+SDC" in report(runs, form)
+    assert "E-FT+SDC" in summary_text(document)
+    with pytest.raises(InputError, match=r"pip install 'protodrift\[report\]' \(altair is missing\)"):
+        report(runs)
 
 
 # -- run directories --------------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class Opened:
         page.on("console", lambda message: self.complaints.append(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.goto(path.as_uri(), wait_until="networkidle")
+        page.wait_for_selector("html[data-drawn]", state="attached")
 
 
 @pytest.fixture
@@ -98,21 +99,104 @@ def test_every_method_has_its_row(opened, demo):
 @pytest.mark.parametrize("width", [1200, 420])
 def test_figures_are_visible_and_the_page_does_not_overflow(opened, width, scheme):
     page = opened(width, scheme).page
-    drawings = page.locator("svg")
-    figures = 0
-    for i in range(drawings.count()):
-        drawing = drawings.nth(i)
+    figures = page.locator("figure")
+    assert figures.count() == 5  # accuracy, distance, class by class, two pictures of drift
+    for i in range(figures.count()):
+        drawing = figures.nth(i).locator("svg")
         box = drawing.bounding_box()
         assert drawing.is_visible()
         assert box is not None
-        assert min(box["width"], box["height"]) > 5
-        if box["width"] > 150:  # the others are the keys of legends
-            figures += 1
-            assert box["height"] > 100
-            assert drawing.evaluate("svg => svg.querySelectorAll('path, line, polyline, circle, text').length") > 10
-    assert figures >= 4  # two curves, two pictures of drift
+        assert box["width"] > width * 0.5
+        assert box["height"] > 150
+        assert drawing.evaluate("svg => svg.querySelectorAll('path, line, text').length") > 20
+        # Nothing that is drawn is cut off at the rim: labels of axes and legends end inside the drawing.
+        outside = drawing.evaluate(
+            """svg => {
+                const own = svg.getBoundingClientRect();
+                return [...svg.querySelectorAll('text')].filter((text) => {
+                    const box = text.getBoundingClientRect();
+                    const inside = box.left > own.left - 1 && box.right < own.right + 1 && box.bottom < own.bottom + 1;
+                    return box.width && !inside;
+                }).map((text) => text.textContent);
+            }"""
+        )
+        assert outside == []
     sizes = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert sizes[0] <= sizes[1], f"the page is {sizes[0]} px wide in a window of {sizes[1]}"
+
+
+def test_charts_are_drawn_anew_for_another_width(opened):
+    page = opened(1200).page
+    before = page.locator("figure svg").first.bounding_box()
+    page.set_viewport_size({"width": 500, "height": 900})
+    page.wait_for_function(
+        f"document.querySelector('figure svg').getBoundingClientRect().width < {before['width'] / 2}"
+    )
+    labels = page.locator("figure").first.locator(".role-legend-label text")
+    assert labels.count() == 15
+    axis, legend = (
+        page.locator("figure").first.locator(".role-axis-title").last.bounding_box(),
+        labels.first.bounding_box(),
+    )
+    assert legend["y"] > axis["y"]  # below the chart, where there is no room beside it
+
+
+OPACITIES = """() => Object.fromEntries([...document.querySelector('figure').querySelectorAll('.mark-line path')].map(
+    (path) => [path.__data__.datum.method, Number(getComputedStyle(path).opacity)]))"""
+
+
+@pytest.mark.parametrize("hand", ["mouse", "keyboard"])
+def test_a_click_on_a_legend_entry_singles_a_method_out(opened, hand):
+    page = opened().page
+    entry = page.locator("figure").first.locator(".role-legend-label text", has_text="E-FT+SDC")
+
+    def press():
+        if hand == "mouse":
+            entry.click()
+        else:
+            entry.focus()
+            page.keyboard.press("Enter")
+        page.wait_for_timeout(200)
+
+    assert set(page.evaluate(OPACITIES).values()) == {1}
+    press()
+    seen = page.evaluate(OPACITIES)
+    assert len(seen) == 15
+    assert seen.pop("E-FT+SDC") == 1
+    assert max(seen.values()) < 0.2
+    press()
+    assert set(page.evaluate(OPACITIES).values()) == {1}
+
+
+def test_the_pointer_on_a_marker_tells_its_numbers(opened, demo):
+    page = opened().page
+    entries = {entry["method"]: entry for entry in json.loads((demo / "results.json").read_bytes())["results"]}
+    # The last line that is drawn lies on top of the others.
+    marker = page.locator("figure").first.locator(".mark-symbol.role-mark").last.locator("path").nth(-1)
+    marker.scroll_into_view_if_needed()
+    box = marker.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    told = dict(line.split("\t") for line in page.locator("#vg-tooltip-element").inner_text().splitlines())
+    entry, task = entries[told["method"]], int(told["after task"]) - 1
+    assert told["A"] == f"{100 * entry['average_accuracy'][task]:.1f} %"
+    assert told["task just learned"] == f"{100 * entry['new_task_accuracy'][task]:.1f} %"
+
+
+def test_crowded_curves_can_be_shown_as_differences_to_their_mean(opened):
+    page = opened().page
+    figure = page.locator("figure").first
+
+    def ends():
+        return figure.locator(".role-axis-label").last.locator("text").all_text_contents()
+
+    before = ends()
+    figure.locator("input[type=checkbox]").check()
+    page.wait_for_timeout(300)
+    assert any(text.startswith("−") for text in ends())
+    figure.locator("input[type=checkbox]").uncheck()
+    page.wait_for_timeout(300)
+    assert ends() == before
 
 
 def test_text_is_readable_in_the_dark(opened):

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..common.tables import text_table
 from .arguments import Commands, whole_number
-from .text import table
 
 if TYPE_CHECKING:
     from ..data.datasets.check import Check
@@ -69,7 +69,7 @@ def show(args: argparse.Namespace) -> int:
             where = f"not here: protodrift data prepare {name}" if dataset.files else f"not here: {dataset.page}"
         train = "varies" if dataset.train is None else f"{dataset.train:,}"
         rows.append([name, dataset.classes, train, f"{dataset.test:,}", dataset.terms, where])
-    print(table(rows, ["NAME", "CLASSES", "TRAIN", "TEST", "TERMS", "WHERE"], right=[1, 2, 3]))
+    print(text_table(rows, ["NAME", "CLASSES", "TRAIN", "TEST", "TERMS", "WHERE"], right=[1, 2, 3]))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from .arguments import Commands, add_command, whole_number
 
 if TYPE_CHECKING:
+    from ..experiments.samples import Picture
     from ..experiments.tree import Tree
     from ..report import Summary
 
@@ -54,11 +56,12 @@ def run(args: argparse.Namespace) -> int:
     from ..experiments.run import results_document
     from ..experiments.samples import take
     from ..experiments.tree import Tree
-    from ..report import drift_panels, results_text, summaries
+    from ..report import results_text, summaries
 
     started = time.perf_counter()
     machine.tune()
     args.out.mkdir(parents=True, exist_ok=True)  # before the work, so that a wrong path fails at once
+    draws = _can_draw()
     recipe, pictures = get_recipe("digits").only(_ROWS), get_recipe("digits-2d")
     stream = recipe.stream(load_digits())
     print(f"{stream}, seed {args.seed}", flush=True)
@@ -72,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             reporter=reporter,
         )
-        figures = {name: drift_panels(take(flat, name, pictures.methods[name])) for name in ("E-FT+SDC", "E-EWC+SDC")}
+        shown = ("E-FT+SDC", "E-EWC+SDC") if draws else ()
+        taken = [take(flat, name, pictures.methods[name]) for name in shown]
     trainings = tree.trainings(recipe.methods)
     command = f"protodrift demo --seed {args.seed}"
     document = results_document(recipe, stream.task_classes, stream.split, results.values(), trainings, command)
@@ -83,36 +87,49 @@ def run(args: argparse.Namespace) -> int:
         "share the beginning, and a drift estimator is a read-out, not a training."
     )
     replace_file(args.out / "results.json", (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
-    seconds = time.perf_counter() - started
-    _write_report(args, tree, table, figures, seconds)
-    print(f"wrote {args.out / 'report.html'} and {args.out / 'results.json'} in {seconds:.0f} s")
+    written = [args.out / "results.json"]
+    if draws:
+        written.insert(0, args.out / "report.html")
+        _write_report(written[0], tree, table, taken, time.perf_counter() - started)
+    print(f"wrote {' and '.join(map(str, written))} in {time.perf_counter() - started:.0f} s")
     return 0
 
 
-def _write_report(
-    args: argparse.Namespace, tree: Tree, table: dict[str, Summary], figures: dict[str, str], seconds: float
-) -> None:
+def _can_draw() -> bool:
+    """Return whether charts can be drawn; if not, say what to install."""
+    from ..errors import InputError
+    from ..report import require_charts
+
+    try:
+        require_charts()
+    except InputError as error:
+        print(f"protodrift: no page, only the table: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _write_report(out: Path, tree: Tree, table: dict[str, Summary], taken: list[Picture], seconds: float) -> None:
     import torch
 
     from .. import __version__
-    from ..report import Section, accuracy_curves, distance_curves, render, results_table, write
+    from ..report import Section, finding, render, results_table, write
+    from ..report.sections import accuracy_section, distance_section, flat_section
 
     sections = [
-        Section("All methods", results_table(table), _TABLE_NOTE),
-        Section("Average accuracy after each task, A_k", accuracy_curves(table)),
-        Section("Distance of old prototypes to the true class means", distance_curves(table), _DISTANCE_NOTE),
+        Section("All methods", [results_table(table)], _TABLE_NOTE),
+        accuracy_section(table),
+        *distance_section(table),
+        flat_section(taken, "A separate run, whose settings were chosen to be readable."),
     ]
-    for name, figure in figures.items():
-        sections.append(Section(f"Drift in two dimensions: {name}", figure, _PICTURE_NOTE))
     facts = {
-        "command": f"protodrift demo --seed {args.seed}",
+        "command": f"protodrift demo --seed {tree.seed}",
         "data": f"{tree.stream}",
         "class order": ", ".join(str(label) for label in tree.stream.classes),
-        "seed": str(args.seed),
+        "seed": str(tree.seed),
         "trainings": f"{tree.computed['train']} of one task each, in {seconds:.0f} s altogether",
         "versions": f"protodrift {__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads",
     }
-    write(args.out / "report.html", render("Learning ten digits, two at a time", _INTRO, sections, facts))
+    write(out, render("Learning ten digits, two at a time", _INTRO, sections, facts, [finding(table)]))
 
 
 _INTRO = """\
@@ -129,10 +146,3 @@ chosen so that there is drift to see; SDC does not gain in every setting."""
 _TABLE_NOTE = """\
 A_k is the mean accuracy over the k tasks learned so far; "overall" is the accuracy over all test images; F is \
 the average forgetting. Oracle and E-Joint use old images and are bounds, not competitors."""
-
-_DISTANCE_NOTE = "The length of the drift that is left. The oracle, E-Fix, E-Pre and E-Joint have none by construction."
-
-_PICTURE_NOTE = """\
-The paper's Fig. 4, drawn from a separate run with a 2-D embedding. Circles: prototypes as they were saved. \
-Triangles: moved by SDC, along the dotted arrows. Stars: where the classes really are now. The settings of this \
-picture were chosen to be readable."""

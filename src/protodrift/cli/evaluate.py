@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..common.tables import text_table
 from .arguments import Commands, add_command, add_model, add_photos
-from .text import percent, plural, table
+from .text import percent, plural
 
 if TYPE_CHECKING:
     from ..model.evaluate import Evaluation, Part
@@ -36,7 +37,12 @@ def register(commands: Commands) -> None:
     )
     add_model(parser)
     add_photos(parser)
-    parser.add_argument("--confusion", metavar="FILE", type=Path, help="write the confusion matrix as a page (.html)")
+    parser.add_argument(
+        "--confusion",
+        metavar="FILE",
+        type=Path,
+        help="write the confusion matrix as a page (.html); needs the extra `report`",
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -52,9 +58,12 @@ def run(args: argparse.Namespace) -> int:
     from ..learner import IncrementalClassifier
     from ..model.evaluate import evaluate
     from ..model.facts import photo_size
+    from ..report import require_charts
 
-    if args.confusion is not None and args.confusion.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"--confusion {args.confusion}: the picture is an HTML page; give a name that ends in .html.")
+    if args.confusion is not None:
+        if args.confusion.suffix.lower() not in (".html", ".htm"):
+            raise InputError(f"--confusion {args.confusion}: it is an HTML page; give a name that ends in .html.")
+        require_charts()  # before the work
     machine.tune()
     clf = IncrementalClassifier.load(args.model)
     size = photo_size(clf.state_.spec, args.model)
@@ -90,7 +99,7 @@ def _print(args: argparse.Namespace, result: Evaluation) -> None:
 
     head = ["classes", "photos", "accuracy", "calibration error", "false unknown", "AUROC"]
     rows = [row("all known", result.all), row("of earlier tasks", result.old), row("of the last task", result.new)]
-    print(table(rows, head, right=range(1, 6)))
+    print(text_table(rows, head, right=range(1, 6)))
     if result.never_learned:
         print(
             f"never learned: {plural(result.never_learned, 'photo')}, {percent(result.found_unknown)} of them called "
@@ -104,45 +113,36 @@ def _print(args: argparse.Namespace, result: Evaluation) -> None:
         [shown(str(label)), n, percent(right), "" if other is None else shown(str(other))]
         for label, (n, right, other) in worst
     ]
-    print(table(lines, ["class, worst first", "photos", "accuracy", "mostly taken for"], right=[1, 2]))
+    print(text_table(lines, ["class, worst first", "photos", "accuracy", "mostly taken for"], right=[1, 2]))
     if args.confusion is not None:
         print(f"\nwrote {args.confusion}")
 
 
 def _draw(args: argparse.Namespace, result: Evaluation) -> None:
-    from ..report import Section, render, write
-    from ..report.plots import heat_map
+    from ..report import Figure, Section, render, write
+    from ..report.figures import confusion_matrix
+    from ..report.page import escape
 
-    confusion = result.confusion
-    assert confusion is not None  # checked
-    drawing = heat_map(
-        confusion,
-        [str(label) for label in result.classes],
-        result.tasks,
-        description=f"Confusion matrix of {len(result.classes)} classes: rows are true classes, columns answers.",
-    )
-    note = (
-        "Rows: the true class. Columns: the answer. Strong color: a large share of the row. Lines: tasks. Hover "
-        "over a cell for names and numbers."
+    assert result.confusion is not None  # checked
+    title = f"{percent(result.all.accuracy)} of {result.all.images} photos right"
+    chart = confusion_matrix(result.confusion, result.classes, result.tasks, title)
+    caption = (
+        "Rows: the true class. Columns: the answer. Strong color: a large share of the row. Lines: tasks. The pointer "
+        "on a cell tells names and numbers."
     )
     facts = {
         "model": str(args.model),
         "photos": f"{args.data}, {result.all.images} of known classes",
         "accuracy": percent(result.all.accuracy),
     }
-    names = "".join(f"<li>{_escaped(label)}</li>" for label in result.classes)
-    legend = Section("Classes in order", f"<ol>{names}</ol>")
+    names = "".join(f"<li>{escape(label)}</li>" for label in result.classes)
     page = render(
         "What is taken for what",
         f"{result.all.images} photos of {len(result.classes)} classes, {percent(result.all.accuracy)} named rightly.",
-        [Section("Confusion matrix", f"<figure>{drawing}</figure>", note), legend],
+        [
+            Section("Confusion matrix", [Figure("confusion", chart, caption)]),
+            Section("Classes in order", [f"<ol>{names}</ol>"]),
+        ],
         facts,
     )
-    args.confusion.parent.mkdir(parents=True, exist_ok=True)
     write(args.confusion, page)
-
-
-def _escaped(label: object) -> str:
-    from ..report.svg import escape
-
-    return escape(label)

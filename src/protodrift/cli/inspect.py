@@ -7,8 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ..common.machine import size_text
+from ..common.tables import text_table
 from .arguments import Commands, add_command, add_model
-from .text import percent, plural, span, table
+from .text import percent, plural, span
 
 if TYPE_CHECKING:
     from ..learner import IncrementalClassifier
@@ -84,7 +85,7 @@ def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str
     readout = type(clf.readout).__name__
     print(f"method: {type(clf.objective).__name__} objective, drift {clf.drift}, read-out {readout}\n")
     print(
-        table(
+        text_table(
             _task_rows(facts),
             ["task", "from", "classes", "photos", "epochs", "held-out", "old moved by", "±"],
             [0, 2, 3, 4, 5],
@@ -104,7 +105,9 @@ def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str
                 _moves(facts, one["class"]),
             ]
         )
-    print(table(rows, ["class", "task", "photos", "bytes", "unknown beyond", "moved since"], right=[1, 2, 3, 4, 5]))
+    print(
+        text_table(rows, ["class", "task", "photos", "bytes", "unknown beyond", "moved since"], right=[1, 2, 3, 4, 5])
+    )
     print()
     _print_files(args, facts, found)
 
@@ -142,7 +145,7 @@ def _print_files(args: argparse.Namespace, facts: dict[str, Any], found: Audit) 
     from ..model.learn import has_unfinished, unfinished
 
     if args.files:
-        print(table([[shown(f.name), f.bytes, f.what] for f in found.files], ["file", "bytes", "what"], right=[1]))
+        print(text_table([[shown(f.name), f.bytes, f.what] for f in found.files], ["file", "bytes", "what"], right=[1]))
         print()
     older = len(found.versions) - 1
     undo = f"undo can go back {plural(older, 'task')}" if older else "nothing to undo"

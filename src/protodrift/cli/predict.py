@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..common.tables import text_table
 from .arguments import Commands, add_command, add_model, whole_number
-from .text import plural, table
+from .text import plural
 
 if TYPE_CHECKING:
     from ..learner import IncrementalClassifier
@@ -160,7 +161,7 @@ def _print_table(answers: list[dict[str, Any]], top: int) -> None:
         others = [f"nearest: {named[0]}", *named[1:]] if one["unknown"] else named[1:]
         rows.append([shown(one["file"]), answer, ", ".join(others)])
     if rows:
-        print(table(rows, ["photo", "class", "then"] if top > 1 else ["photo", "class", ""]))
+        print(text_table(rows, ["photo", "class", "then"] if top > 1 else ["photo", "class", ""]))
     failed = sum("error" in one for one in answers)
     unknown = sum(bool(one.get("unknown")) for one in answers)
     if len(answers) > 1:

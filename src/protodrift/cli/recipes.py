@@ -37,10 +37,10 @@ def register(commands: Commands) -> None:
 
 def list_recipes(args: argparse.Namespace) -> int:
     """Print one line per recipe."""
+    from ..common.tables import text_table
     from ..experiments.recipes import RECIPES
-    from .text import table
 
-    print(table([name, make().about] for name, make in RECIPES.items()))
+    print(text_table([name, make().about] for name, make in RECIPES.items()))
     return 0
 
 

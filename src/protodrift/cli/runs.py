@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from ..common.machine import size_text
+from ..common.tables import text_table
 from .arguments import Commands
-from .text import table
 
 _EPILOG = """\
 examples:
@@ -53,7 +53,7 @@ def show(args: argparse.Namespace) -> int:
             for kind in counts
         ]
         rows.append(("all", f"{len(listed)} stages", size_text(sum(stage.bytes for stage in listed))))
-        print(table(rows, right=(1, 2)))
+        print(text_table(rows, right=(1, 2)))
         return 0
     found = sorted(args.path.glob("*/run.json")) if args.path.is_dir() else []
     if not found:
@@ -63,7 +63,7 @@ def show(args: argparse.Namespace) -> int:
         size = sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file())
         done = "finished" if (path.parent / "results.json").exists() else "not finished"
         rows.append((str(path.parent), size_text(size), done))
-    print(table(rows, right=(1,)))
+    print(text_table(rows, right=(1,)))
     return 0
 
 

@@ -1,8 +1,8 @@
-"""Numbers and tables as people read them."""
+"""Numbers as people read them; tables are in `common.tables`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 
 def plural(count: int, noun: str) -> str:
@@ -27,26 +27,6 @@ def percent(share: float) -> str:
     ('12.3 %', '-')
     """
     return "-" if share != share else f"{100 * share:.1f} %"
-
-
-def table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), right: Sequence[int] = ()) -> str:
-    """Return rows as aligned text; the columns in `right` are aligned to the right.
-
-    >>> print(table([["owl", 3], ["sparrow", 12]], ["class", "photos"], right=[1]))
-    class    photos
-    owl           3
-    sparrow      12
-    """
-    lines = [[str(cell) for cell in row] for row in ([head] if head else [])] + [[str(c) for c in row] for row in rows]
-    if not lines:
-        return ""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(pairs)
-        ).rstrip()
-        for pairs in (list(zip(line, widths, strict=True)) for line in lines)
-    )
 
 
 def span(values: Sequence[float], form: str = "{:.3g}") -> str:

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..common.tables import text_table
 from .arguments import Commands, add_command, whole_number
-from .text import percent, plural, table
+from .text import percent, plural
 
 if TYPE_CHECKING:
     from ..vectors import HeldOutReport, Recalls, Transported
@@ -90,7 +91,7 @@ def _as_text(result: Transported) -> str:
         f"by {report.chosen}, the best of {len(report.tried)} on held-out pairs",
         "",
         f"found of the new model's neighbors ({report.metric}), among {plural(report.vectors, 'held-out vector')}:",
-        table(_rows(report), ["", *_head(report)], right=range(1, 1 + len(_head(report)))),
+        text_table(_rows(report), ["", *_head(report)], right=range(1, 1 + len(_head(report)))),
     ]
     recovered = report.recovered(max(report.moved.at))
     if recovered is not None:

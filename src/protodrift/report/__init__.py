@@ -1,45 +1,34 @@
 """Tables, figures and one self-contained HTML page from results.
 
 Everything here is made from results documents (what `results.json` holds) through `summaries`, and from the pictures of
-a run where embeddings are drawn.
+a run where embeddings are drawn. Tables need nothing but this package. The figures are altair charts: `figures`,
+`drift_figures` and `charts` need the extra, `pip install 'protodrift[report]'`.
 """
 
-from .build import FORMATS, Group, Run, groups_of, read_runs, report
-from .figures import (
-    accuracy_curves,
-    class_distances,
-    confusion_matrices,
-    distance_curves,
-    final_bars,
-)
-from .figures_drift import drift_field, drift_panels, tsne_map
+from .build import FORMATS, report, write_figures
 from .formats import to_csv, to_json, to_latex, to_markdown
-from .page import Section, render, results_table, side_by_side, style, write
-from .summary import Spread, Summary, pairs, summaries
-from .text import results_text, summary_text
+from .page import Figure, Section, render, require_charts, results_table, style, write
+from .runs import Group, Run, groups_of, read_runs
+from .summary import Spread, Summary, finding, pairs, summaries
+from .table import results_text, summary_text
 
 __all__ = [
     "FORMATS",
+    "Figure",
     "Group",
     "Run",
     "Section",
     "Spread",
     "Summary",
-    "accuracy_curves",
-    "class_distances",
-    "confusion_matrices",
-    "distance_curves",
-    "drift_field",
-    "drift_panels",
-    "final_bars",
+    "finding",
     "groups_of",
     "pairs",
     "read_runs",
     "render",
     "report",
+    "require_charts",
     "results_table",
     "results_text",
-    "side_by_side",
     "style",
     "summaries",
     "summary_text",
@@ -47,6 +36,6 @@ __all__ = [
     "to_json",
     "to_latex",
     "to_markdown",
-    "tsne_map",
     "write",
+    "write_figures",
 ]

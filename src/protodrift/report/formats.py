@@ -1,4 +1,4 @@
-"""The results table for other programs: CSV, JSON, Markdown, LaTeX. One table a group of runs that can be compared."""
+"""The results table for other programs: CSV, JSON, Markdown, LaTeX; one per group of runs that can be compared."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..common.tables import markdown_table, markdown_text, one_line
 from ..experiments.stages.readout import json_numbers
 from .summary import METRICS, Summaries, Summary
 from .table import MISSING, columns
-from .text import one_line
 
 
 def to_csv(groups: Sequence[Summaries]) -> str:
-    """Return one line a method: percent, distances as they are; `_std` columns are empty for a single seed."""
+    """Return one line per method: percent, distances as they are; `_std` columns are empty for a single seed."""
     rows: list[dict[str, object]] = []
     for summaries in groups:
         table = columns(summaries)
@@ -75,24 +74,14 @@ def to_markdown(groups: Sequence[Summaries]) -> str:
     """Return Markdown tables; the best of a column is bold, upper bounds are in italics."""
     parts = []
     for summaries in groups:
-        table = columns(summaries)
-        lines = [_md_row(["method", *(column.heading.replace("_", "\\_") for column in table)])]
-        lines.append("|" + " --- |" + " ---: |" * len(table))
+        table = [column for column in columns(summaries) if not column.detail]
+        rows = []
         for i, (name, one) in enumerate(summaries.items()):
-            cells = [f"**{c.texts[i]}**" if i in c.best else c.texts[i] for c in table]
-            shown = _md_escape(name)
-            lines.append(_md_row([f"*{shown}*" if one.is_upper_bound else shown, *cells]))
-        parts.append("\n".join(lines) + "\n")
+            shown = f"*{markdown_text(name)}*" if one.is_upper_bound else markdown_text(name)
+            rows.append([shown, *(f"**{c.texts[i]}**" if i in c.best else c.texts[i] for c in table)])
+        head = ["method", *(markdown_text(column.heading) for column in table)]
+        parts.append(markdown_table(rows, head, range(1, len(head))) + "\n")
     return "\n".join(parts)
-
-
-def _md_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _md_escape(text: str) -> str:
-    escaped = re.sub(r"([\\`*_\[\]|#~])", r"\\\1", one_line(text))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 _LATEX = {
@@ -127,7 +116,7 @@ def to_latex(groups: Sequence[Summaries]) -> str:
     """Return `tabular` environments that need no package; the best of a column is bold, upper bounds are in italics."""
     parts = []
     for summaries in groups:
-        table = columns(summaries)
+        table = [column for column in columns(summaries) if not column.detail]
         heads = [f"${c.symbol}_{{{c.index}}}$" if c.index and c.ours else latex_escape(c.heading) for c in table]
         lines = [rf"\begin{{tabular}}{{l{'r' * len(table)}}}", r"\hline", _latex_row(["Method", *heads]), r"\hline"]
         for i, (name, one) in enumerate(summaries.items()):

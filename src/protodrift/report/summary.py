@@ -1,4 +1,4 @@
-"""Results documents of any runs and seeds, as one summary a method: what every table and figure is made from."""
+"""Results documents of any runs and seeds, as one summary per method: what every table and figure is made from."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Summary:
         accuracy_matrix: (T, T).
         average_accuracy, overall_accuracy, average_forgetting, new_task_accuracy, old_prototype_distance: (T,).
         prototype_distance: (T, K).
-        mean_incremental_accuracy, seconds, bytes_stored: ().
+        mean_incremental_accuracy, mean_new_task_accuracy, seconds, bytes_stored: ().
         confusion: (K, K) counts after the last task, summed over the seeds; None: too many classes for a matrix.
         test_counts: test images of each task.
         paper: (T,) what the paper prints after each task, NaN where it prints nothing.
@@ -81,6 +81,7 @@ class Summary:
     old_prototype_distance: Spread
     prototype_distance: Spread
     mean_incremental_accuracy: Spread
+    mean_new_task_accuracy: Spread
     seconds: Spread
     bytes_stored: Spread
     confusion: np.ndarray | None
@@ -99,21 +100,33 @@ class Summary:
         return self.run, replace(self.method, drift=None)
 
     @property
+    def kind(self) -> str:
+        """What it learns with; methods of one kind are drawn together."""
+        if self.method.exemplars is not None and not self.is_joint:
+            return "With exemplars"
+        return "Classifying heads" if self.method.objective.classifies else "Embedding networks"
+
+    @property
     def is_upper_bound(self) -> bool:
         """Whether it looks at old images that a learner of this kind does not have: an oracle, or joint training."""
-        return is_upper_bound(self.method)
+        return self.is_joint or (self.method.drift is not None and self.method.drift.evaluation_only)
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether it trains on all images of all tasks."""
+        return isinstance(self.method.exemplars, Everything)
+
+    @property
+    def is_compensated(self) -> bool:
+        """Whether its prototypes are moved by what a learner of this kind has."""
+        return self.method.drift is not None and not self.is_upper_bound
 
 
 Summaries = Mapping[str, Summary]
 
 
-def is_upper_bound(method: Method) -> bool:
-    """Return whether a method looks at old images that a learner of this kind does not have: an oracle, or joint."""
-    return (method.drift is not None and method.drift.evaluation_only) or isinstance(method.exemplars, Everything)
-
-
 def summaries(documents: Iterable[Document], labels: Sequence[str] | None = None) -> dict[str, Summary]:
-    """Return one summary a method and run.
+    """Return one summary per method and run.
 
     Args:
         documents: results documents of streams of the same tasks (see `comparable`).
@@ -155,12 +168,29 @@ def comparable(documents: Sequence[Document]) -> list[list[int]]:
 def pairs(summaries: Summaries) -> list[tuple[Summary, Summary]]:
     """Return (without, with) drift compensation of every training that has both; fine-tuning first."""
     plain = {one.training: one for one in summaries.values() if one.method.drift is None}
-    found = [
-        (plain[one.training], one)
-        for one in summaries.values()
-        if one.method.drift is not None and not one.is_upper_bound and one.training in plain
-    ]
+    found = [(plain[one.training], one) for one in summaries.values() if one.is_compensated and one.training in plain]
     return sorted(found, key=lambda pair: len(pair[0].method.penalties) > 0)
+
+
+def finding(summaries: Summaries) -> str:
+    """Return the result in one line: what drift compensation does to A_T, and which method is best."""
+    tasks = number_of_tasks(summaries)
+    accuracy = {name: round(100 * float(one.average_accuracy.mean[-1]), 1) for name, one in summaries.items()}
+    fair = [name for name, one in summaries.items() if one.method.exemplars is None and not one.is_upper_bound]
+    best = max(fair or summaries, key=lambda name: accuracy[name])
+    kept = "without old images" if fair else "of all"
+    leader = f"Best {kept}: {best}, {accuracy[best]:.1f}\u00a0%."
+    when = f"After {tasks} tasks" if tasks > 1 else "After one task"
+    both = [(plain.name, moved.name) for plain, moved in pairs(summaries)] if tasks > 1 else []
+    if not both:
+        return f"{when}, average accuracy. {leader}"
+    gains = [accuracy[moved] - accuracy[plain] for plain, moved in both]
+    plain, moved = both[int(np.argmax(gains))]
+    up, down = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    return (
+        f"{when} drift compensation helps {up} of {len(both)} methods and harms {down or 'none'}, "
+        f"{'most' if up else 'at best'} {moved}: {accuracy[plain]:.1f} → {accuracy[moved]:.1f}\u00a0%. {leader}"
+    )
 
 
 def number_of_tasks(summaries: Summaries) -> int:
@@ -219,6 +249,7 @@ def _summary(
         if stacked.shape != shape:
             raise ValueError(f"{field} of {name!r} has shape {stacked.shape[1:]}, not {shape[1:]}")
         arrays[field] = stacked
+    arrays["mean_new_task_accuracy"] = arrays["new_task_accuracy"].mean(axis=1)
     confusion = None if too_many else arrays.pop("confusion").sum(axis=0).astype(np.int64)
     return Summary(
         name=name,
@@ -242,5 +273,5 @@ def _paper(table: str, method: str, tasks: int) -> np.ndarray:
     return found.rows[method]
 
 
-METRICS = tuple(field.name for field in fields(Summary) if field.name in _SHAPES and field.name != "confusion")
+METRICS = tuple(field.name for field in fields(Summary) if field.type == "Spread")
 """The fields of a summary that are a mean and a standard deviation over seeds."""

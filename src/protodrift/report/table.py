@@ -1,4 +1,4 @@
-"""The results table as values: what its columns are, and which rows are best. Every format writes the same one."""
+"""The results table: its columns, which rows are best, and how it is printed. Every format writes the same one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..common.tables import text_table
 from ..methods import Method
-from .summary import Spread, Summaries, Summary, number_of_tasks
+from .summary import Document, Spread, Summaries, Summary, has_seeds, number_of_tasks, summaries
 
 MISSING = "–"
 """Stands where a number is not defined, such as the forgetting of a single task."""
@@ -25,8 +26,9 @@ class Column:
         meaning: what it is, in words.
         values, deviations: (R,) mean and standard deviation over seeds, in the unit of the table; NaN: not defined.
         decimals: how many are written.
-        best: the rows to emphasise; none if all rows that compete are alike.
+        best: the rows to emphasize; none if all rows that compete are alike.
         ours: False for numbers that the paper prints.
+        detail: True for a column that only stands where there is room: the page shows it below the one before it.
     """
 
     symbol: str
@@ -35,9 +37,10 @@ class Column:
     meaning: str
     values: Sequence[float]
     deviations: Sequence[float]
-    decimals: int
+    decimals: int = 1
     best: frozenset[int] = field(default=frozenset())
     ours: bool = True
+    detail: bool = False
 
     @property
     def heading(self) -> str:
@@ -65,62 +68,56 @@ def written(value: float, deviation: float, decimals: int) -> str:
 
 
 def columns(summaries: Summaries) -> list[Column]:
-    """Return A_1..A_T (beside each what the paper prints), their mean, overall accuracy, F_T and the old distance."""
-    tasks = number_of_tasks(summaries)
-    rows = list(summaries.values())
+    """Return A_1..A_T, their mean, accuracy on new tasks, overall accuracy, F_T and the old distance.
+
+    Beside A_k stand the accuracy on the task just learned (`detail`) and what the paper prints, if it does.
+    """
+    tasks, rows = number_of_tasks(summaries), list(summaries.values())
     competes = [not one.is_upper_bound for one in rows]
     drifts = [honest and _can_drift(one.method) for honest, one in zip(competes, rows, strict=True)]
 
     def percent(
-        symbol: str, index: str, key: str, meaning: str, spreads: Sequence[Spread], task: int | None, sign: int = 1
+        heading: str, key: str, meaning: str, metric: str, task: int | None, sign: int = 1, *, detail: bool = False
     ) -> Column:
-        at = () if task is None else (task,)
-        values = [100 * float(spread.mean[at]) for spread in spreads]
-        deviations = [100 * float(spread.std[at]) for spread in spreads]
-        best = _best(values, 1, competes, sign)
-        return Column(symbol, index, key, f"{meaning}, %", values, deviations, 1, best)
+        symbol, _, index = heading.partition("_")
+        values, deviations = _values([getattr(one, metric) for one in rows], task, 100)
+        best = frozenset[int]() if detail else _best(values, 1, competes, sign)
+        return Column(symbol, index, key, f"{meaning}, %", values, deviations, best=best, detail=detail)
 
     result = []
     for k in range(1, tasks + 1):
-        accuracy = [one.average_accuracy for one in rows]
-        result.append(percent("A", str(k), f"A_{k}", f"average accuracy after task {k}", accuracy, k - 1))
+        result.append(percent(f"A_{k}", f"A_{k}", f"average accuracy after task {k}", "average_accuracy", k - 1))
+        learned = f"accuracy on task {k} just after it was learned"
+        if k > 1:  # after the first task it is A_1
+            result.append(percent(f"new_{k}", f"new_{k}", learned, "new_task_accuracy", k - 1, detail=True))
         result += _printed(rows, k, "average")
     mean = "mean of A_k over all tasks, the number that later papers print"
-    distance = [float(one.old_prototype_distance.mean[-1]) for one in rows]
-    deviation = [float(one.old_prototype_distance.std[-1]) for one in rows]
-    meaning = "mean distance of the old classes' prototypes to their true means at the end (lower is better)"
+    new = "accuracy on each task just after it was learned, mean over all tasks"
+    lost = "average forgetting at the end (lower is better)"
+    apart, spread = _values([one.old_prototype_distance for one in rows], -1, 1)
     return [
         *result,
-        percent("mean A", "", "mean_incremental_accuracy", mean, [one.mean_incremental_accuracy for one in rows], None),
-        percent(
-            "overall",
-            "",
-            "overall_accuracy",
-            "accuracy over all test images at the end",
-            [one.overall_accuracy for one in rows],
-            -1,
-        ),
+        percent("mean A", "mean_incremental_accuracy", mean, "mean_incremental_accuracy", None),
+        percent("new", "mean_new_task_accuracy", new, "mean_new_task_accuracy", None),
+        percent("overall", "overall_accuracy", "accuracy over all test images at the end", "overall_accuracy", -1),
         *_printed(rows, tasks, "overall"),
-        percent(
-            "F",
-            str(tasks),
-            "average_forgetting",
-            "average forgetting at the end (lower is better)",
-            [one.average_forgetting for one in rows],
-            -1,
-            sign=-1,
-        ),
+        percent(f"F_{tasks}", "average_forgetting", lost, "average_forgetting", -1, sign=-1),
         Column(
             "distance",
             "",
             "old_prototype_distance",
-            meaning,
-            distance,
-            deviation,
-            3,
-            _best(distance, 3, drifts, -1),
+            "mean distance of the old classes' prototypes to their true means at the end (lower is better)",
+            apart,
+            spread,
+            decimals=3,
+            best=_best(apart, 3, drifts, -1),
         ),
     ]
+
+
+def _values(spreads: Sequence[Spread], task: int | None, factor: float) -> tuple[list[float], list[float]]:
+    at = () if task is None else (task,)
+    return [factor * float(one.mean[at]) for one in spreads], [factor * float(one.std[at]) for one in spreads]
 
 
 def _printed(rows: Sequence[Summary], task: int, beside: str) -> list[Column]:
@@ -132,7 +129,7 @@ def _printed(rows: Sequence[Summary], task: int, beside: str) -> list[Column]:
     if beside == "overall":
         key = f"paper_overall_{task}"
         meaning = f"accuracy after task {task} as the paper prints it, %; almost surely over all test images"
-    return [Column("paper", str(task), key, meaning, values, [math.nan] * len(rows), 1, ours=False)]
+    return [Column("paper", str(task), key, meaning, values, [math.nan] * len(rows), ours=False)]
 
 
 def _can_drift(method: Method) -> bool:
@@ -152,3 +149,33 @@ def _best(values: Sequence[float], decimals: int, competes: Sequence[bool], sign
         return frozenset()
     winner = max(running, key=lambda i: sign * values[i])
     return frozenset(i for i, text in running.items() if text == running[winner])
+
+
+def summary_text(document: Document) -> str:
+    """Return the results table of one run as aligned lines."""
+    return results_text(summaries([document])).rstrip("\n")
+
+
+def results_text(summaries: Summaries) -> str:
+    """Return the results as aligned lines, one per method: the columns that are no details.
+
+    The best row of a column carries a `*`; upper bounds, which see old images, do not compete and stand in brackets.
+    """
+    table = [column for column in columns(summaries) if not column.detail]
+    rows = [
+        [
+            f"({name})" if one.is_upper_bound else name,
+            *(column.texts[i] + ("*" if i in column.best else " ") for column in table),
+        ]
+        for i, (name, one) in enumerate(summaries.items())
+    ]
+    head = ["method", *(f"{column.heading} " for column in table)]
+    lines = text_table(rows, head, range(1, len(head)), rule=True)
+    notes = ["A, new, overall, F in %; new: on a task just after it was learned; F, distance: lower is better; * best"]
+    if has_seeds(summaries):
+        notes.append("mean ± standard deviation over seeds")
+    if not all(column.ours for column in table):
+        notes.append("paper: what the paper prints")
+    if any(one.is_upper_bound for one in summaries.values()):
+        notes.append("(in brackets: upper bounds, they see old images)")
+    return "\n".join([lines, *notes]) + "\n"
