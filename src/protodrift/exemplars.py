@@ -20,7 +20,13 @@ Embed = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Exemplars(Config, ABC):
-    """What is kept of the images of finished tasks. Configuration only; the images are in the learner's state."""
+    """What is kept of the images of finished tasks. Configuration only; the images are in the learner's state.
+
+    Attributes:
+        joint: whether all images are kept: then a method is an upper bound that does not compete.
+    """
+
+    joint: ClassVar[bool] = False
 
     @abstractmethod
     def keep(self, kept: Examples | None, new: Examples, embed: Embed) -> Examples:
@@ -38,6 +44,7 @@ class Everything(Exemplars):
     """Keep all images of all tasks: joint training. Needs what exemplar-free learning does without."""
 
     stores: ClassVar[str] = "all images"
+    joint: ClassVar[bool] = True
 
     def keep(self, kept: Examples | None, new: Examples, embed: Embed) -> Examples:
         """Return all examples so far."""

@@ -14,7 +14,6 @@ import numpy as np
 from ..common.config import decode
 from ..common.labels import Label
 from ..errors import InputError, RunError
-from ..exemplars import Everything
 from ..methods import Method
 from .paper import paper_table
 
@@ -114,7 +113,7 @@ class Summary:
     @property
     def is_joint(self) -> bool:
         """Whether it trains on all images of all tasks."""
-        return isinstance(self.method.exemplars, Everything)
+        return self.method.exemplars is not None and self.method.exemplars.joint
 
     @property
     def is_compensated(self) -> bool:
