@@ -319,7 +319,7 @@ def test_pictures_refuse_what_they_cannot_draw(flat: Tree, flat_method: Method) 
     with pytest.raises(ValueError, match="second task"):
         take(short, "x", flat_method)
     for drift in (None, Oracle()):
-        with pytest.raises(ValueError, match=r"drift=SDC\(sigma=...\)"):
+        with pytest.raises(ValueError, match="can be drawn"):
             take(flat, "x", replace(flat_method, drift=drift))
     with pytest.raises(ValueError, match="without exemplars"):
         drift_panels(take(flat, "x", replace(flat_method, exemplars=Everything())))
