@@ -9,7 +9,7 @@ All sides see the same batches and draw triplets by the same rule; they train th
   process, so with our settings.
 - Avalanche's `Naive` strategy, with a triplet loss and its own random batches; in a process of its own.
 
-Seconds are those of the epochs: what is done once a task (copying the network, the check for collapse) is no step.
+Seconds are those of the epochs: what is done once per task (copying the network, the check for collapse) is no step.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def test_two_processes_on_one_run_directory(tmp_path):
 
 
 def photos(folder: Path, classes: int = 4, count: int = 10) -> Path:
-    """Make noisy patterns, one a class."""
+    """Make noisy patterns, one per class."""
     for c in range(classes):
         rng = np.random.RandomState(c)
         pattern = rng.randint(0, 256, (16, 16, 3))

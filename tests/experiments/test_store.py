@@ -414,7 +414,7 @@ TRAININGS = {
 def test_a_training_goes_on_after_its_last_finished_epoch(grow, tmp_path, steps, name, task, epoch):
     rows = {name: TRAININGS[name]}
     expected = outcome(grow(store=False, training=FOUR), rows)
-    per_task = 4 * 2  # two batches an epoch
+    per_task = 4 * 2  # two batches per epoch
     if name != "Everything":
         assert steps[0] == 2 * per_task
     total, steps[0] = steps[0], 0
