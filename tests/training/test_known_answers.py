@@ -1,4 +1,4 @@
-"""The old network's answers, asked for once per task where views never change: the same training as asking every step."""
+"""The old network is asked once per task where views never change: the same training as asking it in every step."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
-class _Reader(pickle.Unpickler):
+class _Reader(pickle._Unpickler):  # the one in Python: gaps in a memo cannot take memory, as they can in C
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _ALLOWED[module, name]
