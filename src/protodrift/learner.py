@@ -55,10 +55,24 @@ class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ign
 
     state_: LearnerState
     objective: Objective
+    penalty: Any
+    exemplars: Exemplars | None
+    drift: Drift | None
     readout: Readout
+    schedule: Schedule
     image_size: int
     temperature: float | Literal["auto"]
     channels: Literal["auto", "first", "last"]
+
+    @property
+    def method(self) -> Method:
+        """The choice on each axis and the schedule.
+
+        Raises:
+            InputError: if a parameter cannot be used.
+        """
+        check(type(self).__name__, RULES, self.get_params(deep=False))
+        return Method(self.objective, self.penalty, self.exemplars, self.drift, self.readout, self.schedule)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name; if `deep`, also the options of their parts, such as "drift__sigma"."""
@@ -326,17 +340,6 @@ class IncrementalClassifier(_Estimator):
         """
         method = get_method(name)
         return cls().set_params(**{**method.options(), "penalty": method.penalties, **params})
-
-    @property
-    def method(self) -> Method:
-        """The choice on each axis and the schedule.
-
-        Raises:
-            InputError: if a parameter cannot be used.
-        """
-        check(type(self).__name__, RULES, self.get_params(deep=False))
-        penalty: Any = self.penalty
-        return Method(self.objective, penalty, self.exemplars, self.drift, self.readout, self.schedule)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Forget everything and learn one task."""
