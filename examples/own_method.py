@@ -20,7 +20,7 @@ from protodrift.experiments.tree import Tree
 class MedianShift(Drift):
     """Move every prototype by the median movement of the current images, dimension by dimension."""
 
-    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, labels: torch.Tensor | None = None) -> FittedDrift:
+    def fit(self, z_old: torch.Tensor, z_new: torch.Tensor, targets: torch.Tensor | None = None) -> FittedDrift:
         """Remember the median of z_new - z_old."""
         return Fitted((z_new - z_old).median(dim=0).values)
 

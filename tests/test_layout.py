@@ -18,6 +18,24 @@ MATHEMATICS = ("drift", "metrics", "objectives", "penalties", "prototypes", "rea
 
 KNOWS_RANKS = {"cli", "distributed", "experiments", "model", "training"}
 
+LAYERS = (
+    {"errors"},
+    {"common"},
+    set(MATHEMATICS),
+    {"data"},
+    {"exemplars", "networks"},
+    {"methods"},
+    {"distributed"},
+    {"training"},
+    {"experiments"},
+    {"learner", "model"},
+    {"vectors"},
+    {"report"},
+    {"serve"},
+    {"cli"},
+)
+"""From bottom to top: each may import those below it. The classifier and its files know each other."""
+
 HEAVY = {
     "altair": "report",
     "faiss": "vectors",
@@ -41,10 +59,19 @@ def home(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield (dotted name, line) of everything that a file imports, anywhere in it; relative imports made absolute."""
+def imports(path: Path, *, typing: bool = True) -> Iterator[tuple[str, int]]:
+    """Yield (dotted name, line) of everything that a file imports, anywhere in it; relative imports made absolute.
+
+    Args:
+        typing: whether what is imported for type checkers only counts.
+    """
     inside = ["protodrift", *path.relative_to(PACKAGE).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    skipped = set() if typing else {inner for block in blocks for inner in ast.walk(block)}
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
         if isinstance(node, ast.Import):
             yield from ((name.name, node.lineno) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -53,9 +80,9 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
             yield from ((f"{module}.{name.name}", node.lineno) for name in node.names)
 
 
-def ours(path: Path) -> Iterator[tuple[str, int]]:
+def ours(path: Path, *, typing: bool = True) -> Iterator[tuple[str, int]]:
     """Yield (folder or root module, line) of what a file imports of protodrift."""
-    for name, line in imports(path):
+    for name, line in imports(path, typing=typing):
         if name.startswith("protodrift."):
             yield name.split(".")[1], line
 
@@ -88,6 +115,20 @@ def test_rule_1_the_mathematics_imports_only_common(part):
         if home(path) == part
         for target, line in ours(path)
         if target not in allowed
+    ]
+    assert not wrong
+
+
+def test_every_layer_imports_only_those_below_it():
+    level = {name: number for number, names in enumerate(LAYERS) for name in names}
+    wrong = [
+        f"{where(path, line)} imports {target}"
+        for path in FILES
+        if home(path) in level
+        for target, line in ours(path, typing=False)
+        if target != home(path)
+        and level.get(target, -1) >= level[home(path)]
+        and {target, home(path)} != {"learner", "model"}
     ]
     assert not wrong
 

@@ -40,16 +40,20 @@ def register(commands: Commands) -> None:
     parser.add_argument("--token-file", metavar="FILE", type=Path, help="a file with the token that clients must know")
     parser.add_argument("--device", default="cpu", help="where the network runs (default cpu)")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-body", type=whole_number(1), default=32, metavar="MB", help="a request (default 32)")
     limits.add_argument(
-        "--max-pixels", type=whole_number(1), default=50, metavar="MILLIONS", help="an image (default 50)"
+        "--max-body", type=whole_number(1), default=32, metavar="MB", help="largest request (default 32)"
     )
-    limits.add_argument("--max-images", type=whole_number(1), default=64, metavar="N", help="in a request (default 64)")
+    limits.add_argument(
+        "--max-pixels", type=whole_number(1), default=50, metavar="MILLIONS", help="largest image (default 50)"
+    )
+    limits.add_argument(
+        "--max-images", type=whole_number(1), default=64, metavar="N", help="most images per request (default 64)"
+    )
     limits.add_argument(
         "--max-in-flight", type=whole_number(1), default=64, metavar="N", help="requests at a time (default 64)"
     )
     limits.add_argument(
-        "--timeout", type=whole_number(1), default=30, metavar="SECONDS", help="for a request (default 30)"
+        "--timeout", type=whole_number(1), default=30, metavar="SECONDS", help="longest time for a request (default 30)"
     )
 
 

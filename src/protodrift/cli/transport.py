@@ -42,7 +42,9 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--out", metavar="NEW", type=Path, required=True, help="the new store; its ending is the format"
     )
-    parser.add_argument("--column", metavar="NAME", help="of a Parquet file, where several could be meant")
+    parser.add_argument(
+        "--column", metavar="NAME", help="column of a Parquet file that holds the vectors, if several could"
+    )
     parser.add_argument(
         "--metric", choices=("l2", "ip", "cosine"), help="of your searches (default: the index's, or l2)"
     )

@@ -31,7 +31,7 @@ class Network(Config):
         backbone: a name from `networks.BACKBONES`.
         embedding_dim: size of z; objectives that classify use the backbone's features instead.
         normalize: L2-normalize z.
-        weights: a weight file for the backbone, "imagenet", or another source (`networks.pretrained`); None: none.
+        weights: a weight file for the backbone, "imagenet", or another source (`networks.weights`); None: none.
         crop: side of the center view that prototypes, drift and evaluation use; None: the whole image.
     """
 

@@ -163,7 +163,7 @@ def read_checked(
 
 
 class EpochCheckpoint:
-    """The last finished epoch of one training; implements `trainer.Checkpoint`."""
+    """The last finished epoch of one training; implements `training.checkpoint.Checkpoint`."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store

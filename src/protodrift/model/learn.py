@@ -196,7 +196,7 @@ def plan_task(
         model: the model directory.
         found: the photos.
         known: what to do with photos of classes that the model knows.
-        options: what the user wants otherwise than `defaults.choose` would; None values are not wanted otherwise.
+        options: override what `defaults.choose` would choose; None keeps its choice.
         ram: bytes of decoded photos held in memory; None: a share of what there is.
         reporter: shows progress.
 

@@ -97,7 +97,7 @@ def build_embedder(
         spec: what the inputs look like.
         embedding_dim: size of z; None uses the backbone's features as they are.
         normalize: L2-normalize z.
-        weights: a weight file for the backbone, "imagenet", or another source (`networks.pretrained`); None: none.
+        weights: a weight file for the backbone, "imagenet", or another source (`networks.weights`); None: none.
             Weights with a published preprocessing bring their pixel statistics along.
         seed: of the initial weights.
         crop: side of the deterministic center view; None: the whole image.

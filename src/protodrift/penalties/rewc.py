@@ -122,7 +122,7 @@ def turn(weight: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch
     if weight.ndim == 2:
         return left @ weight @ right
     turned = torch.einsum("po,oihw,ij->pjhw", left, weight, right)
-    return turned.contiguous(memory_format=torch.channels_last)  # as `networks.prepare` has weights
+    return turned.contiguous(memory_format=torch.channels_last)  # as `networks.build` lays weights out
 
 
 def turn_fisher(penalty_state: Tensors, rotations: Tensors) -> Tensors:

@@ -1,4 +1,4 @@
-"""The one rule by which prototypes live on: old ones are moved (Eq. 13), new ones computed (Eq. 3)."""
+"""How prototypes are updated after a task: old ones are moved (Eq. 13), new ones computed (Eq. 3)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class View:
         z_of_task: t -> (N, D), embeddings by the network as it was after task t (0: the initial one), for read-outs
             that keep all networks; None where only the last network is at hand.
         logits_of_task: t -> the outputs of the heads of that network; None likewise.
-        statistics: what is kept of each class beside its prototype, see `statistics.Covariance`.
+        statistics: what is kept of each class beside its prototype, see `common.covariance.Covariance`.
         counts: (K,) images behind each prototype; empty where nobody counted.
     """
 

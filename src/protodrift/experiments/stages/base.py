@@ -72,7 +72,7 @@ class Stage(ABC, Generic[V]):
 
     @classmethod
     def of(cls: type[S], setup: Setup, method: Method, task: int = 0) -> S:
-        """Return this kind of stage of a method and task; the same object for the same question."""
+        """Return this kind of stage of a method and task; equal arguments return the same object."""
         name = (cls, method, task)
         if name not in setup.stages:
             setup.stages[name] = cls(setup, method, task)
@@ -84,7 +84,7 @@ class Stage(ABC, Generic[V]):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Return what acts in it beside its parents, JSON-able."""
+        """Return the settings, beside its parents, that its value depends on; JSON-able."""
 
     @abstractmethod
     def compute(self, given: Given) -> V:
