@@ -1,8 +1,8 @@
 """How sure an answer is, and when the right answer is "none of them".
 
 Both are measured on held-out images: how far they lie from their own prototype (quantiles, one row per class) and how
-sharp a softmax over the scores must be to be right as often as it says (a temperature). Where the network was trained on
-these images too (`held_out=0`), they are left out of the prototypes only, and the row is marked as not `honest`.
+sharp a softmax over the scores must be to be right as often as it says (a temperature). Where the network was trained
+on these images too (`held_out=0`), they are left out of the prototypes only, and the row is marked as not `honest`.
 
 Without old images neither can be measured again later. So each row stays with its class, and moves with its prototype:
 where drift compensation says that a prototype may be off by u, distances to it grow to sqrt(q^2 + u^2).
