@@ -476,7 +476,8 @@ class IncrementalClassifier(_Estimator):
     def from_saved(cls, saved: versions.Saved, path: str | Path, **params: Any) -> Self:
         """Return the classifier of a version that was read; as `load`."""
         try:
-            clf = cls(**model_format.decode_params(saved.manifest["parameters"], params))
+            known = {name: value for name, value in params.items() if name in cls._get_param_names()}
+            clf = cls(**model_format.decode_params(saved.manifest["parameters"], known)).set_params(**params)
             _ = clf.method
             clf.state_ = model_format.restored(clf, saved)
         except ModelFileError:

@@ -96,9 +96,9 @@ def test_movements_tell_what_is_said_beside_what_is_true():
         assert movement.error == pytest.approx(float((after[row] - true[row]).norm()), rel=1e-5)
         assert 0 <= movement.gate <= 1
     # the errors of two tasks add up like independent ones: class 3 was moved twice, class 1 once
-    found = tree.embeddings(method, 3)
+    pairs = tree.embeddings(method, 3)
     rows = stream[2].data.targets_of(stream[2].classes)
     before = tree.prototypes(method, 2).means
-    step = drift.fit(found.z_old, found.z_new, rows).diagnostics(before)["uncertainty"]
+    step = drift.fit(pairs.z_old, pairs.z_new, rows).diagnostics(before)["uncertainty"]
     assert last[0].predicted == pytest.approx(math.hypot(found[0].predicted, float(step[0])), rel=1e-5)
     assert last[2].predicted == pytest.approx(float(step[2]), rel=1e-5)

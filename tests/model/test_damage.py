@@ -254,7 +254,7 @@ def test_tensors_that_do_not_belong_together_are_refused_even_with_right_checksu
             "no option 'sgima'. Did you mean 'sigma'",
         ),
         (lambda m: m["parameters"].update(surprise=1), "surprise"),
-        (lambda m: m["parameters"].update(device="nowhere"), "device 'nowhere' cannot be used here"),
+        (lambda m: m["parameters"].update(device="nowhere"), "device='nowhere' cannot be used here"),
         (lambda m: m.update(penalty_states=99), "lacks 'penalty_state1'"),
         (lambda m: m.update(tasks=None), "cannot be used"),
     ],

@@ -33,7 +33,7 @@ def naive(z, prototypes):
 @pytest.mark.parametrize("block", [1, 7, 36, 37, 1000])
 def test_nearest_mean_in_blocks_is_that_of_a_plain_loop(cloud, block, monkeypatch):
     z, prototypes = cloud
-    monkeypatch.setattr(ncm, "_CHUNK_ELEMENTS", 5 * block)
+    monkeypatch.setattr(ncm, "_AT_ONCE", 5 * block)
     monkeypatch.setattr(ncm, "_BLOCK", block)
     assert torch.equal(ncm.nearest_class_mean(z, prototypes), naive(z, prototypes))
 
@@ -46,7 +46,7 @@ def test_predictions_in_parts_are_those_of_all_scores(cloud, readout, elements, 
     view = View(z, prototypes, readout_state=kept)
     whole = readout.scores(view).argmax(dim=1)
     monkeypatch.setattr(readouts.View.parts, "__defaults__", (elements,))
-    monkeypatch.setattr(ncm, "_CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(ncm, "_AT_ONCE", elements)
     monkeypatch.setattr(ncm, "_BLOCK", 10)
     assert torch.equal(readout.predict(view), whole)
     assert max(len(part.z) for part in view.parts(elements)) <= max(1, elements // 37)
