@@ -22,12 +22,13 @@ from protodrift.experiments import samples as pictures
 from protodrift.experiments.recipe import Recipe
 from protodrift.experiments.run import read_results, results_document, run
 from protodrift.experiments.setup import Network
-from protodrift.report import FORMATS, Run, groups_of, read_runs, report, summaries, summary_text, write_figures
+from protodrift.report import FORMATS, Figure, Run, groups_of, read_runs, report, summaries, summary_text, write_figures
 from protodrift.report.charts import javascript
 from protodrift.report.formats import latex_escape
 from protodrift.report.paper import paper_table, paper_tables
-from protodrift.report.sections import bar_names, kinds
+from protodrift.report.sections import accuracy_section, bar_names, distance_section
 from protodrift.report.table import columns
+from tests.report import reading
 
 Document = dict[str, Any]
 Write = Callable[..., Path]
@@ -41,14 +42,14 @@ def test_mean_and_deviation_over_seeds(document: Document) -> None:
     own = [entry for entry in document["results"] if entry["method"] == "E-FT+SDC"]
     assert made.seeds == (0, 1)
     values = np.array([entry["average_accuracy"] for entry in own])
-    np.testing.assert_allclose(made.average_accuracy.mean, values.mean(axis=0))
-    np.testing.assert_allclose(made.average_accuracy.std, values.std(axis=0, ddof=1))
-    assert np.isnan(made.average_forgetting.mean[0])
+    np.testing.assert_allclose(made["average_accuracy"].mean, values.mean(axis=0))
+    np.testing.assert_allclose(made["average_accuracy"].std, values.std(axis=0, ddof=1))
+    assert np.isnan(made["average_forgetting"].mean[0])
     assert np.array_equal(made.confusion, sum(np.array(entry["confusion"]) for entry in own))
 
 
 def test_one_seed_has_no_deviation(one_seed: Document) -> None:
-    assert np.isnan(summaries([one_seed])["E-FT"].average_accuracy.std).all()
+    assert np.isnan(summaries([one_seed])["E-FT"]["average_accuracy"].std).all()
     assert "±" not in summary_text(one_seed)
 
 
@@ -56,7 +57,7 @@ def test_seeds_without_a_value_do_not_count(document: Document) -> None:
     changed = copy.deepcopy(document)
     first = next(entry for entry in changed["results"] if entry["method"] == "E-FT")
     first["average_forgetting"][2] = None
-    curve = summaries([changed])["E-FT"].average_forgetting
+    curve = summaries([changed])["E-FT"]["average_forgetting"]
     other = [e for e in document["results"] if e["method"] == "E-FT"][1]["average_forgetting"][2]
     assert curve.mean[2] == other
     assert np.isnan(curve.std[2])
@@ -175,6 +176,8 @@ def test_csv_holds_the_numbers_of_the_document(runs: list[Run], document: Docume
     row = next(row for row in rows if (row["run"], row["method"]) == ("three", "E-FT"))
     values = [e["average_accuracy"][2] for e in document["results"] if e["method"] == "E-FT"]
     assert float(row["A_3"]) == pytest.approx(100 * np.mean(values), abs=1e-5)
+    learned = [e["new_task_accuracy"][2] for e in document["results"] if e["method"] == "E-FT"]
+    assert float(row["new_3"]) == pytest.approx(100 * np.mean(learned), abs=1e-5)
     assert float(row["A_3_std"]) == pytest.approx(100 * np.std(values, ddof=1), abs=1e-5)
     assert row["seeds"] == "2"
     assert (rows[-1]["A_3"], rows[-1]["A_1_std"], rows[-1]["average_forgetting"]) == ("", "", "")
@@ -288,22 +291,38 @@ def test_runs_on_the_same_tasks_share_a_table(one_seed: Document, single_documen
     assert [[run.label for run in group.runs] for group in groups] == [["a", "c"], ["b"]]
 
 
-def test_methods_are_drawn_with_their_like(document: Document) -> None:
+def test_methods_are_of_the_kind_that_they_learn_with(document: Document) -> None:
+    one = summaries([document])["E-FT"]
+    kinds = {name: replace(one, method=METHODS[name]).kind for name in ("E-FT", "E-Joint", "FT", "Joint", "iCaRL-NME")}
+    assert list(kinds.values()) == [*["Embedding networks"] * 2, *["Classifying heads"] * 2, "With exemplars"]
+
+
+def test_each_kind_has_a_chart_of_its_own_and_what_is_nothing_is_not_drawn(document: Document) -> None:
     table = summaries([document])
-    methods = {"E-FT": METHODS["E-FT"], "FT": METHODS["FT"], "Joint": METHODS["Joint"], "iCaRL": METHODS["iCaRL-NME"]}
-    made = kinds({name: replace(table["E-FT"], name=name, method=method) for name, method in methods.items()})
-    assert [list(part) for part in made.values()] == [["E-FT"], ["FT", "Joint"], ["iCaRL"]]
+    more = {name: replace(table["E-FT"], name=name, method=METHODS[name]) for name in ("FT", "iCaRL-NME")}
+    drawn = accuracy_section({**table, **more}).body
+    assert [(part.name, part.title) for part in drawn if isinstance(part, Figure)] == [
+        ("accuracy_networks", "Embedding networks"),
+        ("accuracy_heads", "Classifying heads"),
+        ("accuracy_exemplars", "With exemplars"),
+    ]
+    first = distance_section(table)[0].body[0]
+    assert isinstance(first, Figure)
+    assert {row["method"] for row in reading.rows(first.chart, "line")} == {
+        "E-FT",
+        "E-FT+SDC",
+    }  # E-Fix, oracle: all are 0
 
 
 def test_distances_compete_only_where_they_can_be_compared(document: Document) -> None:
     table = summaries([document])
     far = table["E-FT"]
-    nothing = replace(far.old_prototype_distance, mean=np.zeros(3))
+    nothing = {**far.metrics, "old_prototype_distance": far["old_prototype_distance"]._replace(mean=np.zeros(3))}
     near = {
-        name: replace(far, name=name, method=METHODS[name], old_prototype_distance=nothing)
+        name: replace(far, name=name, method=METHODS[name], metrics=nothing)
         for name in ("E-Fix", "FT*", "iCaRL-NME", "E-Joint")
     }
-    (column,) = (c for c in columns({**near, "E-FT": far, "E-FT+SDC": table["E-FT+SDC"]}) if c.symbol == "distance")
+    (column,) = (c for c in columns({**near, "E-FT": far, "E-FT+SDC": table["E-FT+SDC"]}) if c.heading == "distance")
     assert column.best <= {4, 5}
 
 

@@ -120,12 +120,11 @@ def _print(args: argparse.Namespace, result: Evaluation) -> None:
 
 def _draw(args: argparse.Namespace, result: Evaluation) -> None:
     from ..report import Figure, Section, render, write
-    from ..report.figures import confusion_matrix
-    from ..report.page import escape
+    from ..report.figures import confusion
 
     assert result.confusion is not None  # checked
     title = f"{percent(result.all.accuracy)} of {result.all.images} photos right"
-    chart = confusion_matrix(result.confusion, result.classes, result.tasks, title)
+    chart = confusion({title: result.confusion}, result.classes, result.tasks)
     caption = (
         "Rows: the true class. Columns: the answer. Strong color: a large share of the row. Lines: tasks. The pointer "
         "on a cell tells names and numbers."
@@ -135,13 +134,13 @@ def _draw(args: argparse.Namespace, result: Evaluation) -> None:
         "photos": f"{args.data}, {result.all.images} of known classes",
         "accuracy": percent(result.all.accuracy),
     }
-    names = "".join(f"<li>{escape(label)}</li>" for label in result.classes)
+    names = ", ".join(f"{number}. {label}" for number, label in enumerate(result.classes, 1))
     page = render(
         "What is taken for what",
         f"{result.all.images} photos of {len(result.classes)} classes, {percent(result.all.accuracy)} named rightly.",
         [
             Section("Confusion matrix", [Figure("confusion", chart, caption)]),
-            Section("Classes in order", [f"<ol>{names}</ol>"]),
+            Section("Classes in order", note=names),
         ],
         facts,
     )

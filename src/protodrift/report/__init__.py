@@ -6,7 +6,6 @@ a run where embeddings are drawn. Tables need nothing but this package. The figu
 """
 
 from .build import FORMATS, report, write_figures
-from .formats import to_csv, to_json, to_latex, to_markdown
 from .page import Figure, Section, render, require_charts, results_table, style, write
 from .runs import Group, Run, groups_of, read_runs
 from .summary import Spread, Summary, finding, pairs, summaries
@@ -32,10 +31,6 @@ __all__ = [
     "style",
     "summaries",
     "summary_text",
-    "to_csv",
-    "to_json",
-    "to_latex",
-    "to_markdown",
     "write",
     "write_figures",
 ]

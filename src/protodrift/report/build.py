@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import InputError, did_you_mean
 from . import formats
-from .page import Figure, Section, escape, figures_of, render, require_charts
+from .page import Figure, Section, figures_of, render, require_charts
 from .runs import Run, facts, groups_of
 from .summary import finding
 
@@ -48,8 +48,7 @@ def _page(runs: Sequence[Run]) -> str:
         absent += [prefix + sentence for sentence in missing if not (flat and sentence == NOT_FLAT)]
         found.append(prefix + finding(group.summaries))
     if absent:
-        items = "".join(f"<p>{escape(sentence)}</p>" for sentence in absent)
-        sections.append(Section("What is not shown", [f'<div class="note">{items}</div>']))
+        sections.append(Section("What is not shown", note="\n\n".join(absent)))
     about = dict.fromkeys(str(run.document.get("about", "")).strip() for run in runs)
     intro = "\n\n".join(f"{text[:1].upper()}{text[1:]}." for text in about if text)
     title = " · ".join(dict.fromkeys(group.title for group in groups))

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from ..common.files import replace_file
 from ..errors import InputError, did_you_mean
-from .page import style
+from .page import asset, style
 
 try:
     import altair as alt
@@ -28,47 +28,16 @@ Row = dict[str, Any]
 
 COLORS = tuple(f"var(--c{i})" for i in range(10))
 INK, MUTED, GRAY, PAPER, ACCENT = "var(--ink)", "var(--muted)", "var(--c8)", "var(--paper)", "var(--accent)"
-
 STAR = "M0,-1L.26,-.36L.95,-.31L.43,.14L.59,.81L0,.45L-.59,.81L-.43,.14L-.95,-.31L-.26,-.36Z"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", STAR)
 
 FILES = ("pdf", "png", "svg")
 """What `save` writes."""
 
-_TEXT = {
-    "labelColor": MUTED,
-    "titleColor": MUTED,
-    "titleFontWeight": "normal",
-    "labelFontSize": 12,
-    "titleFontSize": 12,
-}
 
-_CONFIG: dict[str, Any] = {
-    "background": "transparent",
-    # As in style.css, where a browser measures the text; files are set in the last one.
-    "font": 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif',
-    "view": {"stroke": None},
-    "title": {"color": INK, "anchor": "start", "fontSize": 13, "fontWeight": 600, "offset": 10, "frame": "group"},
-    "axis": {**_TEXT, "domainColor": MUTED, "tickColor": MUTED, "gridColor": "var(--grid)", "labelPadding": 5},
-    "axisX": {"grid": False, "labelAngle": 0, "titlePadding": 8},
-    "axisY": {"domain": False, "ticks": False},
-    "legend": {
-        **_TEXT,
-        "labelColor": INK,
-        "labelLimit": 260,
-        "rowPadding": 4,
-        "columnPadding": 16,
-        "titlePadding": 6,
-        "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
-    },
-    "concat": {"spacing": 24},
-    "line": {"strokeJoin": "round"},
-}
-
-
-def data(rows: Iterable[Row]) -> dict[str, Any]:
-    """Return tidy rows as the data of a chart."""
-    return {"values": tuple(rows)}  # altair copies a list with every step of building a chart, but not a tuple
+def plot(rows: Iterable[Row]) -> alt.Chart:
+    """Return a chart of tidy rows."""
+    return alt.Chart({"values": tuple(rows)})  # altair copies a list with every step of building a chart, not a tuple
 
 
 def layered(*layers: alt.Chart) -> alt.LayerChart:
@@ -76,39 +45,39 @@ def layered(*layers: alt.Chart) -> alt.LayerChart:
     return alt.LayerChart(layer=list(layers))
 
 
-def cycle(values: Sequence[str], count: int) -> list[str]:
-    """Return the first `count` of values that begin again after the last one."""
-    return [values[i % len(values)] for i in range(count)]
+def color_scale(names: Sequence[str] | range) -> alt.Scale:
+    """Return a color for each name; after the tenth they begin again."""
+    return alt.Scale(domain=list(names), range=[COLORS[i % len(COLORS)] for i in range(len(names))])
+
+
+def picking(field: str) -> alt.Parameter:
+    """Return what a click on entries of the legend singles out; another click on an entry takes it back."""
+    return alt.selection_point(name="pick", fields=[field], bind="legend", toggle="true")
+
+
+def opacity(pick: alt.Parameter, strong: float = 1.0) -> Any:
+    """Return the opacity of what is singled out; of what is not, a tenth."""
+    return alt.when(pick).then(alt.value(strong)).otherwise(alt.value(strong / 10))
 
 
 def single(
-    chart: alt.LayerChart, title: str | alt.ExprRef, legend: Iterable[str], *, description: str, height: int = 260
+    chart: alt.LayerChart, title: str | alt.ExprRef, legend: Sequence[str], *, description: str, height: int = 260
 ) -> alt.LayerChart:
-    """Return a chart that takes the width of the page.
-
-    Args:
-        chart: what it shows.
-        title: what the y axis is.
-        legend: the entries of its legend.
-        description: for readers who cannot see it.
-        height: of its plot; more if the legend needs it.
-    """
-    entries = list(legend)
-    fit = alt.AutoSizeParams(type="fit-x", contains="padding", resize=True)
-    heading = alt.TitleParams(title, fontWeight="normal", fontSize=12, color=MUTED)
-    sized = chart.properties(width=680, height=max(height, 18 * len(entries)), autosize=fit, title=heading)
-    return sized.properties(usermeta={"entry": _width(entries)}, description=description)
-
-
-def _width(entries: Iterable[str]) -> int:
-    """Return how wide a column of a legend is, in pixels."""
-    return 48 + 7 * min(36, max(map(len, entries), default=0))
+    """Return a chart that takes the width of the page, and the height that its legend needs; `title`: of the y axis."""
+    return chart.properties(
+        width=680,
+        height=max(height, 18 * len(legend)),
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding", resize=True),
+        title=alt.TitleParams(title, fontWeight="normal", fontSize=12, color=MUTED),
+        usermeta={"entry": _width(legend)},
+        description=description,
+    )
 
 
 def panels(
     charts: Sequence[alt.LayerChart],
     columns: Sequence[int],
-    legend: Iterable[str] = (),
+    legend: Sequence[str] = (),
     pick: alt.Parameter | None = None,
     *,
     description: str,
@@ -126,26 +95,27 @@ def panels(
     """
     side = 420 if len(charts) == 1 else 230
     sized = [chart.properties(width=side, height=round(side * aspect)) for chart in charts]
-    plan = {"columns": list(columns), "aspect": aspect, "entry": _width(legend)}
     if pick is not None:  # added to one view it acts on all of them
         sized[0] = sized[0].add_params(pick)
+    plan = {"columns": list(columns), "aspect": aspect, "entry": _width(legend)}
     return alt.concat(*sized, columns=columns[0]).properties(usermeta=plan, description=description)
 
 
-def picking(field: str) -> alt.Parameter:
-    """Return what a click on entries of the legend singles out; another click on an entry takes it back."""
-    return alt.selection_point(name="pick", fields=[field], bind="legend", toggle="true")
+def _width(entries: Sequence[str]) -> int:
+    """Return how wide a column of a legend is, in pixels."""
+    return 48 + 7 * min(36, max(map(len, entries), default=0))
 
 
 def specification(chart: Chart) -> dict[str, Any]:
     """Return a chart as Vega-Lite, with the look of this project."""
     spec = chart.to_dict(validate=False)  # validation takes seconds for thousands of rows; the tests do it
-    legend: dict[str, Any] = {"orient": "right"}
+    del spec["$schema"]
+    theme = json.loads(asset("theme.json"))
+    theme["legend"]["orient"] = "right"
     if "concat" in spec:
         whole = spec["columns"] * spec["concat"][0]["width"]
-        legend = {"orient": "bottom", "columns": max(1, whole // spec["usermeta"]["entry"])}
-    del spec["$schema"]
-    return {**spec, "config": {**_CONFIG, "legend": {**_CONFIG["legend"], **legend}}}
+        theme["legend"].update(orient="bottom", columns=max(1, whole // spec["usermeta"]["entry"]))
+    return {**spec, "config": theme}
 
 
 @cache
@@ -164,17 +134,15 @@ def save(chart: Chart, path: Path) -> None:
     form = path.suffix.removeprefix(".").lower()
     if form not in FILES:
         raise InputError(f"unknown format {form!r} of a figure. {did_you_mean(form, FILES)}")
-    colors = dict(re.findall(r"(--\w+): (#\w+);", style().split("@media")[0]))
-    colors["--paper"] = "#ffffff"
+    colors = {**dict(re.findall(r"(--\w+): (#\w+);", style().split("@media")[0])), "--paper": "#ffffff"}
     text = re.sub(r"var\((--\w+)\)", lambda match: colors[match[1]], json.dumps(specification(chart)))
     spec = {**json.loads(text), "background": "white"}
     spec["config"]["font"] = "Liberation Sans, Helvetica, Arial, sans-serif"
-    version = _version()
-    if form == "svg":
-        content = vl_convert.vegalite_to_svg(spec, vl_version=version).encode()
+    if form == "png":
+        content = vl_convert.vegalite_to_png(spec, vl_version=_version(), ppi=300)
     elif form == "pdf":
-        content = vl_convert.vegalite_to_pdf(spec, vl_version=version)
+        content = vl_convert.vegalite_to_pdf(spec, vl_version=_version())
     else:
-        content = vl_convert.vegalite_to_png(spec, vl_version=version, ppi=300)
+        content = vl_convert.vegalite_to_svg(spec, vl_version=_version()).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, content)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import torch
@@ -14,7 +13,7 @@ from ..common.geometry import main_plane
 from ..errors import InputError
 from ..experiments.samples import Picture
 from . import charts
-from .charts import COLORS, INK, PAPER, STAR, Row
+from .charts import INK, PAPER, STAR, Row
 
 ARROWS = 160
 """Drift vectors drawn in one field: more would hide each other."""
@@ -27,8 +26,7 @@ _MARKERS = {**dict(zip(_OLD, ("circle", "triangle-up", STAR), strict=True)), "ne
 _TOLD = ["class:N", alt.Tooltip("task:O", title="learned in task")]
 
 
-@dataclass(frozen=True)
-class _Square:
+class _Square(NamedTuple):
     """The part of the plane that a panel shows; as wide as high, so that angles and distances are true."""
 
     left: float
@@ -47,62 +45,54 @@ class _Square:
         left, bottom = ((low + high) / 2 - side / 2).tolist()
         return _Square(left, bottom, side)
 
-    def axes(self, *, ticks: bool) -> tuple[alt.X, alt.Y]:
-        """Return both axes."""
-        axis = alt.Axis(grid=False, domain=False, ticks=False, labels=ticks, tickCount=4)
-        return (
-            alt.X("x:Q", title=None, axis=axis, scale=alt.Scale(domain=[self.left, self.left + self.side], nice=False)),
-            alt.Y(
-                "y:Q", title=None, axis=axis, scale=alt.Scale(domain=[self.bottom, self.bottom + self.side], nice=False)
-            ),
-        )
-
 
 class _Panel:
     """One panel, drawn layer by layer; what is drawn later lies on top."""
 
     def __init__(
-        self,
-        picture: Picture,
-        square: _Square,
-        pick: alt.Parameter,
-        markers: Sequence[str] = _OLD,
-        *,
-        ticks: bool = True,
+        self, picture: Picture, square: _Square, pick: alt.Parameter, kinds: Sequence[str] = _OLD, *, ticks: bool = True
     ) -> None:
         self.names = [str(label) for label in picture.classes]
         self.learned = [t for t, task in enumerate(picture.tasks, 1) for _ in task]
         self.few = len(self.names) <= NAMED
-        self.side = square.side
-        self.x, self.y = square.axes(ticks=ticks)
-        self.shown = alt.when(pick)
+        self.square, self.pick = square, pick
         self.layers: list[alt.Chart] = []
+        axis = alt.Axis(grid=False, domain=False, ticks=False, labels=ticks, tickCount=4)
+        x, y = (alt.Scale(domain=[low, low + square.side], nice=False) for low in (square.left, square.bottom))
+        self.x, self.y = alt.X("x:Q", title=None, axis=axis, scale=x), alt.Y("y:Q", title=None, axis=axis, scale=y)
         legend = alt.Legend(title="class", symbolType="circle", symbolOpacity=1, symbolStrokeWidth=0)
-        self.color = alt.Color(
-            "class:N",
-            scale=alt.Scale(domain=self.names, range=charts.cycle(COLORS, len(self.names))),
-            legend=legend if self.few else None,
-        )
+        self.color = alt.Color("class:N", scale=charts.color_scale(self.names), legend=legend if self.few else None)
+        shapes = alt.Scale(domain=list(kinds), range=[_MARKERS[kind] for kind in kinds])
         gray = alt.Legend(title=None, columns=2, symbolFillColor=charts.MUTED, symbolStrokeColor=INK, symbolSize=90)
-        self.shape = alt.Shape(
-            "what:N",
-            scale=alt.Scale(domain=list(markers), range=[_MARKERS[kind] for kind in markers]),
-            legend=gray,
-        )
+        self.shape = alt.Shape("what:N", scale=shapes, legend=gray)
 
     def images(self, z: torch.Tensor, targets: torch.Tensor) -> None:
         """Draw (N, 2) images of the classes `targets`."""
         dots = self._layer(self._placed(z, targets.tolist()), 0.5).mark_point(filled=True, size=16, strokeWidth=0)
         self.layers.append(dots.encode(color=self.color, tooltip=_TOLD))
 
-    def drifts(self, start: torch.Tensor, end: torch.Tensor, targets: torch.Tensor) -> None:
-        """Draw how images moved, as thin arrows."""
-        self._arrows(self._pairs(start, end, targets.tolist()), self.color, [1, 0], width=0.9, head=22)
+    def arrows(
+        self, start: torch.Tensor, end: torch.Tensor, targets: Sequence[int], color: alt.Color, **look: Any
+    ) -> None:
+        """Draw arrows of the classes `targets`; `look` is that of their shafts."""
+        known = (start.isfinite() & end.isfinite()).all(dim=1)
+        starts = self._placed(start[known], [target for target, ok in zip(targets, known.tolist(), strict=True) if ok])
+        shafts, heads = [], []
+        for row, (x2, y2), (dx, dy) in zip(starts, end[known].tolist(), (end - start)[known].tolist(), strict=True):
+            shafts.append({**row, "x2": round(x2, 4), "y2": round(y2, 4)})
+            if math.hypot(dx, dy) > self.square.side / 60:  # a head on a very short arrow would hide it
+                angle = round(math.degrees(math.atan2(dx, dy)), 1)  # from straight up, clockwise
+                heads.append({**row, "x": round(x2, 4), "y": round(y2, 4), "angle": angle})
+        lines = self._layer(shafts).mark_rule(strokeCap="round", **look)
+        self.layers.append(lines.encode(x2="x2:Q", y2="y2:Q", color=color))
+        wedges = self._layer(heads).mark_point(
+            shape="triangle", filled=True, size=22 * look["strokeWidth"], strokeWidth=0
+        )
+        self.layers.append(wedges.encode(angle=alt.Angle("angle:Q", scale=None), color=color))
 
     def prototypes(self, saved: torch.Tensor, moved: torch.Tensor, true: torch.Tensor) -> None:
         """Draw the old classes: saved and moved prototypes, dotted arrows between them, and true means."""
-        moves = self._pairs(saved, moved, range(len(saved)))
-        self._arrows(moves, alt.Color(value=INK), [0.1, 3.6], width=1.9, head=40)
+        self.arrows(saved, moved, range(len(saved)), alt.Color(value=INK), strokeDash=[0.1, 3.6], strokeWidth=1.9)
         for means, what in zip((saved, moved, true), _OLD, strict=True):
             self.markers(means, what, named=what == "true mean")
 
@@ -122,8 +112,7 @@ class _Panel:
         return charts.layered(*self.layers).properties(title=title, view=alt.ViewBackground(stroke="var(--rule)"))
 
     def _layer(self, rows: Sequence[Row], strength: float = 1.0) -> alt.Chart:
-        opacity = self.shown.then(alt.value(strength)).otherwise(alt.value(0.08 * strength))
-        return alt.Chart(charts.data(rows)).encode(x=self.x, y=self.y, opacity=opacity)
+        return charts.plot(rows).encode(x=self.x, y=self.y, opacity=charts.opacity(self.pick, strength))
 
     def _placed(self, z: torch.Tensor, targets: Sequence[int]) -> list[Row]:
         return [
@@ -132,30 +121,13 @@ class _Panel:
             if math.isfinite(x) and math.isfinite(y)
         ]
 
-    def _pairs(self, start: torch.Tensor, end: torch.Tensor, targets: Sequence[int]) -> list[Row]:
-        """Return the starts of arrows with their ends; the angle is from straight up, clockwise."""
-        known = (start.isfinite() & end.isfinite()).all(dim=1)
-        rows = self._placed(start[known], [target for target, ok in zip(targets, known.tolist(), strict=True) if ok])
-        return [
-            {**row, "x2": round(x2, 4), "y2": round(y2, 4), "angle": round(math.degrees(math.atan2(dx, dy)), 1)}
-            for row, (x2, y2), (dx, dy) in zip(rows, end[known].tolist(), (end - start)[known].tolist(), strict=True)
-        ]
 
-    def _arrows(self, rows: Sequence[Row], color: alt.Color, dash: list[float], *, width: float, head: float) -> None:
-        shafts = self._layer(rows).mark_rule(strokeDash=dash, strokeWidth=width, strokeCap="round")
-        self.layers.append(shafts.encode(x2="x2:Q", y2="y2:Q", color=color))
-        # A head on a very short arrow would hide it.
-        long = [row for row in rows if math.dist((row["x"], row["y"]), (row["x2"], row["y2"])) > self.side / 60]
-        heads = self._layer([{**row, "x": row["x2"], "y": row["y2"]} for row in long])
-        wedges = heads.mark_point(shape="triangle", filled=True, size=head, strokeWidth=0)
-        self.layers.append(wedges.encode(angle=alt.Angle("angle:Q", scale=None), color=color))
+def _names(picture: Picture) -> list[str]:
+    return [str(label) for label in picture.classes]
 
 
-def _mean_distance(a: torch.Tensor, b: torch.Tensor) -> float:
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm(dim=1).nanmean())
-
-
-# -- three panels in 2-D (Figs. 4 and 8) ------------------------------------------------------------------------------
 
 
 def drift_panels(picture: Picture) -> alt.ConcatChart:
@@ -171,14 +143,13 @@ def drift_panels(picture: Picture) -> alt.ConcatChart:
     Raises:
         InputError: if it has none.
     """
-    data = picture.panels
+    data, pick = picture.panels, charts.picking("class")
     if data is None:
         raise InputError(
             f"drift_panels draws a 2-D embedding of a method without exemplars; {picture.method!r} has embeddings of "
             f"{picture.z_new.shape[1]} dimensions. Use Network(embedding_dim=2, normalize=False)."
         )
     square = _Square.around(data.first, data.current, data.both, data.saved, data.moved, data.true)
-    pick = charts.picking("class")
     first, current, both = (_Panel(picture, square, pick) for _ in range(3))
     first.images(data.first, data.rows_first)
     first.markers(data.saved, "saved prototype")
@@ -186,24 +157,23 @@ def drift_panels(picture: Picture) -> alt.ConcatChart:
     current.markers(data.saved, "saved prototype")
     both.images(data.both, data.rows_both)
     both.prototypes(data.saved, data.moved, data.true)
-    titles = ["1. Task 1 after task 1", "2. Task 2 before it is learned", "3. Both after task 2"]
-    drawn = [panel.chart(title) for panel, title in zip((first, current, both), titles, strict=True)]
-    legend = [str(label) for label in picture.classes]
-    return charts.panels(drawn, (3, 1), legend, pick, description=f"{picture.method}: {drift_text(picture)}")
+    drawn = [
+        first.chart("1. Task 1 after task 1"),
+        current.chart("2. Task 2 before it is learned"),
+        both.chart("3. Both after task 2"),
+    ]
+    described = f"{picture.method}: {drift_text(picture)}"
+    return charts.panels(drawn, (3, 1), _names(picture), pick, description=described)
 
 
 def drift_text(picture: Picture) -> str:
     """Return how far the first task's prototypes are from their true means, in a sentence."""
     data = picture.panels
     assert data is not None
-    before, after = _mean_distance(data.saved, data.true), _mean_distance(data.moved, data.true)
     return (
-        f"After task 2 the saved prototypes of task 1 are {before:.2f} from their true means on average; "
-        f"compensated by SDC, {after:.2f}."
+        f"After task 2 the saved prototypes of task 1 are {_distance(data.saved, data.true):.2f} from their true means "
+        f"on average; compensated by SDC, {_distance(data.moved, data.true):.2f}."
     )
-
-
-# -- the vector field (Fig. 3) ----------------------------------------------------------------------------------------
 
 
 def drift_field(*pictures: Picture) -> alt.ConcatChart:
@@ -219,21 +189,28 @@ def drift_field(*pictures: Picture) -> alt.ConcatChart:
     if all(picture.z_old.shape[1] == 2 for picture in pictures):  # planes of larger embeddings have nothing in common
         shared = _Square.around(*(z for p in pictures for z in (p.z_old, p.z_new, p.saved, p.moved, p.true)))
     pick = charts.picking("class")
-    drawn = [_field(picture, shared, pick).chart(field_title(picture)) for picture in pictures]
-    legend = [str(label) for label in pictures[0].classes]
-    described = f"drift of images, and old prototypes: {'; '.join(map(field_title, pictures))}"
-    return charts.panels(drawn, (min(3, len(drawn)), 2, 1), legend, pick, description=described)
+    drawn = [_field(picture, shared, pick) for picture in pictures]
+    described = f"drift of images, and old prototypes, of {', '.join(picture.method for picture in pictures)}"
+    columns = (min(3, len(drawn)), 2, 1)
+    return charts.panels(drawn, columns, _names(pictures[0]), pick, description=described)
 
 
-def field_title(picture: Picture) -> str:
-    """Return the method, and the mean distance of its old prototypes to their true means before and after."""
-    before, after = _mean_distance(picture.saved, picture.true), _mean_distance(picture.moved, picture.true)
-    return f"{picture.method}: {before:.3f} → {after:.3f}"
+def _field(picture: Picture, square: _Square | None, pick: alt.Parameter) -> alt.LayerChart:
+    center, directions, _ = main_plane(picture.z_old)
+    step = max(1.0, len(picture.z_old) / ARROWS)
+    some = [int(i * step) for i in range(min(len(picture.z_old), ARROWS))]
+    whole = (picture.z_old[some], picture.z_new[some], picture.saved, picture.moved, picture.true)
+    z_old, z_new, *means = ((z.double() - center) @ directions for z in whole)
+    panel = _Panel(picture, square or _Square.around(z_old, z_new, *means), pick)
+    panel.arrows(z_old, z_new, picture.rows[some].tolist(), panel.color, strokeWidth=0.9)
+    panel.prototypes(*means)
+    before, after = _distance(picture.saved, picture.true), _distance(picture.moved, picture.true)
+    return panel.chart(f"{picture.method}: {before:.3f} → {after:.3f}")
 
 
 def field_text(*pictures: Picture) -> str:
     """Return what a field shows, in sentences."""
-    first, shares = pictures[0], [100 * main_plane(picture.z_old)[2] for picture in pictures]
+    first = pictures[0]
     text = (
         f"Each thin arrow is how one image of task {len(first.tasks)} moved while the network learned it: a sparse "
         f"vector field. SDC moves the prototypes of the {len(first.saved)} old classes by the weighted mean of the "
@@ -242,28 +219,12 @@ def field_text(*pictures: Picture) -> str:
     )
     if first.z_old.shape[1] == 2:
         return text
-    low, high = f"{min(shares):.0f}", f"{max(shares):.0f}"
-    share = low if low == high else f"{low} to {high}"
+    shares = sorted(round(100 * main_plane(picture.z_old)[2]) for picture in pictures)
     return (
         f"{text} The embedding has {first.z_old.shape[1]} dimensions: shown are the two main directions of the images "
-        f"before the task (PCA), which hold {share} % of their variance; distances "
-        "are of the whole space."
+        f"before the task (PCA), which hold {' to '.join(map(str, sorted({shares[0], shares[-1]})))} % of their "
+        "variance; distances are of the whole space."
     )
-
-
-def _field(picture: Picture, square: _Square | None, pick: alt.Parameter) -> _Panel:
-    center, directions, _ = main_plane(picture.z_old)
-    step = max(1.0, len(picture.z_old) / ARROWS)
-    some = [int(i * step) for i in range(min(len(picture.z_old), ARROWS))]
-    whole = (picture.z_old[some], picture.z_new[some], picture.saved, picture.moved, picture.true)
-    z_old, z_new, saved, moved, true = ((z.double() - center) @ directions for z in whole)
-    panel = _Panel(picture, square or _Square.around(z_old, z_new, saved, moved, true), pick)
-    panel.drifts(z_old, z_new, picture.rows[some])
-    panel.prototypes(saved, moved, true)
-    return panel
-
-
-# -- t-SNE (Fig. 1) ---------------------------------------------------------------------------------------------------
 
 
 def tsne_map(picture: Picture) -> alt.ConcatChart:
@@ -292,4 +253,4 @@ def tsne_map(picture: Picture) -> alt.ConcatChart:
     panel.prototypes(saved, moved, true)
     panel.markers(new, "new prototype", first=len(picture.saved))
     described = f"{picture.method}: t-SNE of test images and prototypes"
-    return charts.panels([panel.chart(picture.method)], (1,), map(str, picture.classes), pick, description=described)
+    return charts.panels([panel.chart(picture.method)], (1,), _names(picture), pick, description=described)

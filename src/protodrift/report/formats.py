@@ -6,15 +6,15 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..common.tables import markdown_table, markdown_text, one_line
 from ..experiments.stages.readout import json_numbers
-from .summary import METRICS, Summaries, Summary
-from .table import MISSING, columns
+from .summary import Summaries, Summary
+from .table import MISSING, Column, columns
 
 
 def to_csv(groups: Sequence[Summaries]) -> str:
@@ -28,20 +28,21 @@ def to_csv(groups: Sequence[Summaries]) -> str:
                 row[column.key] = _plain(column.values[i])
                 if column.ours:
                     row[f"{column.key}_std"] = _plain(column.deviations[i])
-            row["seconds"] = _plain(float(one.seconds.mean))
-            row["bytes_stored"] = _plain(float(one.bytes_stored.mean))
-            rows.append(row)
-    names = max((list(row) for row in rows), key=len)
-    names = list(dict.fromkeys(name for row in [dict.fromkeys(names), *rows] for name in row))
+            rows.append(
+                {**row, "seconds": _plain(one["seconds"].mean), "bytes_stored": _plain(one["bytes_stored"].mean)}
+            )
+    longest = max(rows, key=len)
     target = io.StringIO()
-    writer = csv.DictWriter(target, names, lineterminator="\n")
+    writer = csv.DictWriter(
+        target, list(dict.fromkeys(n for row in [longest, *rows] for n in row)), lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(rows)
     return target.getvalue()
 
 
-def _plain(value: float) -> object:
-    return round(value, 6) + 0.0 if math.isfinite(value) else ""
+def _plain(value: Any) -> object:
+    return round(float(value), 6) + 0.0 if math.isfinite(value) else ""
 
 
 def to_json(groups: Sequence[Summaries], facts: Mapping[str, str]) -> str:
@@ -52,7 +53,6 @@ def to_json(groups: Sequence[Summaries], facts: Mapping[str, str]) -> str:
 
 
 def _described(one: Summary) -> dict[str, Any]:
-    spreads = {name: getattr(one, name) for name in METRICS}
     return {
         "name": one.name,
         "run": one.run,
@@ -60,7 +60,7 @@ def _described(one: Summary) -> dict[str, Any]:
         "configuration": one.method.to_json(),
         "seeds": list(one.seeds),
         "tasks": [list(task) for task in one.tasks],
-        **{name: {"mean": _numbers(spread.mean), "std": _numbers(spread.std)} for name, spread in spreads.items()},
+        **{name: {"mean": _numbers(spread.mean), "std": _numbers(spread.std)} for name, spread in one.metrics.items()},
         "paper_average_accuracy": _numbers(one.paper),
         "confusion": None if one.confusion is None else one.confusion.tolist(),
     }
@@ -70,35 +70,31 @@ def _numbers(values: np.ndarray) -> Any:
     return json_numbers(values) if values.ndim else json_numbers(values[None])[0]
 
 
+def _cells(summaries: Summaries, table: Sequence[Column]) -> Iterator[tuple[str, bool, list[tuple[str, bool]]]]:
+    """Yield the name of each method, whether it is an upper bound, and its texts, each with whether it is the best."""
+    for i, (name, one) in enumerate(summaries.items()):
+        yield name, one.is_upper_bound, [(column.texts[i], i in column.best) for column in table]
+
+
 def to_markdown(groups: Sequence[Summaries]) -> str:
     """Return Markdown tables; the best of a column is bold, upper bounds are in italics."""
     parts = []
     for summaries in groups:
         table = [column for column in columns(summaries) if not column.detail]
-        rows = []
-        for i, (name, one) in enumerate(summaries.items()):
-            shown = f"*{markdown_text(name)}*" if one.is_upper_bound else markdown_text(name)
-            rows.append([shown, *(f"**{c.texts[i]}**" if i in c.best else c.texts[i] for c in table)])
+        rows = [
+            [f"*{markdown_text(name)}*" if bound else markdown_text(name), *(f"**{t}**" if b else t for t, b in cells)]
+            for name, bound, cells in _cells(summaries, table)
+        ]
         head = ["method", *(markdown_text(column.heading) for column in table)]
         parts.append(markdown_table(rows, head, range(1, len(head))) + "\n")
     return "\n".join(parts)
 
 
+_SPECIAL = {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum", "<": "textless", ">": "textgreater"}
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
+    **{character: f"\\{character}" for character in "{}&%$#_"},
+    **{character: f"\\{name}{{}}" for character, name in {**_SPECIAL, "|": "textbar"}.items()},
     "±": r"$\pm$",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
     MISSING: "--",
 }
 
@@ -117,16 +113,14 @@ def to_latex(groups: Sequence[Summaries]) -> str:
     parts = []
     for summaries in groups:
         table = [column for column in columns(summaries) if not column.detail]
-        heads = [f"${c.symbol}_{{{c.index}}}$" if c.index and c.ours else latex_escape(c.heading) for c in table]
-        lines = [rf"\begin{{tabular}}{{l{'r' * len(table)}}}", r"\hline", _latex_row(["Method", *heads]), r"\hline"]
-        for i, (name, one) in enumerate(summaries.items()):
-            texts = [latex_escape(column.texts[i]) for column in table]
-            cells = [rf"\textbf{{{t}}}" if i in c.best else t for t, c in zip(texts, table, strict=True)]
-            shown = latex_escape(name)
-            lines.append(_latex_row([rf"\textit{{{shown}}}" if one.is_upper_bound else shown, *cells]))
-        parts.append("\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n")
+        lines = [["Method"]]
+        for column in table:
+            symbol, _, index = column.heading.partition("_")
+            lines[0].append(f"${symbol}_{{{index}}}$" if index and column.ours else latex_escape(column.heading))
+        for name, bound, cells in _cells(summaries, table):
+            texts = [rf"\textbf{{{latex_escape(t)}}}" if best else latex_escape(t) for t, best in cells]
+            lines.append([rf"\textit{{{latex_escape(name)}}}" if bound else latex_escape(name), *texts])
+        head, *rows = (f"{' & '.join(line)} \\\\" for line in lines)
+        begin, end = rf"\begin{{tabular}}{{l{'r' * len(table)}}}", r"\end{tabular}"
+        parts.append("\n".join([begin, r"\hline", head, r"\hline", *rows, r"\hline", end]) + "\n")
     return "\n".join(parts)
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return f"{' & '.join(cells)} \\\\"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from ..errors import RunError
 from ..experiments import samples as pictures
 from ..experiments.run import read_results
 from ..experiments.samples import Picture
-from .summary import Document, Summaries, comparable, summaries
+from .summary import Document, Summaries, summaries
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,13 @@ def _labels(folders: Sequence[Path]) -> list[str]:
 def _read_run(path: Path, label: str) -> Run:
     document = read_results(path)
     folder = path if path.is_dir() else path.parent
-    found: dict[str, Picture] = {}
-    missing = ""
+    missing = f"{label} has no folder of pictures: methods with SDC, and two or more tasks, make one."
     try:
         found = pictures.read(folder)
     except RunError as error:
-        missing = str(error)
-    if not found and not missing:
-        missing = f"{label} has no folder of pictures: methods with SDC, and two or more tasks, make one."
-    entries = document.get("results")
-    ours = {(e.get("method"), e.get("seed")) for e in entries if isinstance(e, dict)} if entries else set()
+        found, missing = {}, str(error)
+    missing = "" if found else missing
+    ours = {(e.get("method"), e.get("seed")) for e in document.get("results") or () if isinstance(e, dict)}
     return Run(label, document, {n: p for n, p in found.items() if (n, p.seed) in ours}, missing)
 
 
@@ -91,15 +89,16 @@ class Group:
 
 
 def groups_of(runs: Sequence[Run]) -> list[Group]:
-    """Put runs that can be compared together, in the order in which they were given."""
-    result = []
-    for positions in comparable([run.document for run in runs]):
-        own = tuple(runs[i] for i in positions)
-        result.append(Group(own, summaries([run.document for run in own], [run.label for run in own])))
-    return result
-
-
-# -- facts ------------------------------------------------------------------------------------------------------------
+    """Put runs on the same data, cut into the same tasks, together, in the order in which they were given."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        first = next(iter(run.document.get("results") or [{}]))
+        counts = first.get("test_counts") if isinstance(first, dict) else None
+        found.setdefault(json.dumps([run.document.get("data"), run.document.get("tasks"), counts]), []).append(run)
+    return [
+        Group(tuple(own), summaries([run.document for run in own], [run.label for run in own]))
+        for own in found.values()
+    ]
 
 
 def facts(runs: Sequence[Run]) -> dict[str, str]:
@@ -111,34 +110,27 @@ def facts(runs: Sequence[Run]) -> dict[str, str]:
     return result
 
 
-def _written_tasks(tasks: Sequence[Sequence[Any]]) -> str:
-    if sum(map(len, tasks)) <= 40:
-        return "; ".join(", ".join(map(str, task)) for task in tasks)
-    return f"{len(tasks)}, of {', '.join(str(len(task)) for task in tasks)} classes"
-
-
 def _facts(document: Document) -> dict[str, str]:
     made = document.get("environment") or {}
     entries: list[dict[str, Any]] = list(document.get("results") or [])
     tasks: list[list[Any]] = list(document.get("tasks") or [])
-    seeds = dict.fromkeys(str(entry.get("seed")) for entry in entries)
+    written = "; ".join(", ".join(map(str, task)) for task in tasks)
+    if sum(map(len, tasks)) > 40:
+        written = f"{len(tasks)}, of {', '.join(str(len(task)) for task in tasks)} classes"
     longest = max(entries, key=lambda entry: entry.get("seconds") or 0, default={})
-    versions = [f"{name} {made[name]}" for name in ("protodrift", "torch", "python") if made.get(name)]
     time = f"{longest.get('seconds', 0):.1f} s for {longest.get('method')}, the longest of one method and seed"
     if document.get("seconds") is not None:
         time = f"{document['seconds']:.0f} s"
+    versions = [f"{name} {made[name]}" for name in ("protodrift", "torch", "python") if made.get(name)]
+    machine = f"{made.get('machine', '')}, {made.get('cpus', '?')} CPUs, {made.get('threads', '?')} threads"
     return {
         "command": str(document.get("command") or ""),
         "data": f"{document.get('data', '')}, {document.get('split', '')}".strip(", "),
-        "tasks": _written_tasks(tasks),
-        "seeds": ", ".join(seeds),
+        "tasks": written,
+        "seeds": ", ".join(dict.fromkeys(str(entry.get("seed")) for entry in entries)),
         "trainings": f"{document.get('trainings')} of one task each" if document.get("trainings") else "",
         "time": time if entries else "",
         "commit": str(made.get("commit") or ""),
         "versions": ", ".join(versions),
-        "machine": ", ".join(
-            [str(made.get("machine", "")), f"{made.get('cpus', '?')} CPUs", f"{made.get('threads', '?')} threads"]
-        )
-        if made
-        else "",
+        "machine": machine if made else "",
     }

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,9 +19,17 @@ from .paper import paper_table
 Document = Mapping[str, Any]
 """What `results.json` holds: see `runs.results_document`."""
 
+_CURVES = ("average_accuracy", "overall_accuracy", "average_forgetting", "new_task_accuracy", "old_prototype_distance")
+_SHAPES = {
+    "accuracy_matrix": "TT",
+    "prototype_distance": "TK",
+    "confusion": "KK",
+    **dict.fromkeys(_CURVES, "T"),
+    **dict.fromkeys(("mean_incremental_accuracy", "seconds", "bytes_stored"), ""),
+}
 
-@dataclass(frozen=True)
-class Spread:
+
+class Spread(NamedTuple):
     """Mean and standard deviation over seeds, element by element; what is not defined for a seed does not count.
 
     Attributes:
@@ -47,7 +54,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """What one method reached in one run, over its seeds. Accuracies are fractions.
+    """What one method reached in one run, over its seeds; `summary["average_accuracy"]` is one of its metrics.
 
     Attributes:
         name: how it is called in this report; apart from other runs' if they have the same method.
@@ -56,12 +63,10 @@ class Summary:
         method: its configuration.
         seeds: S seeds.
         tasks: the classes of each of the T tasks.
-        accuracy_matrix: (T, T).
-        average_accuracy, overall_accuracy, average_forgetting, new_task_accuracy, old_prototype_distance: (T,).
-        prototype_distance: (T, K).
-        mean_incremental_accuracy, mean_new_task_accuracy, seconds, bytes_stored: ().
+        metrics: (T, T) accuracy_matrix; (T,) average_accuracy, overall_accuracy, average_forgetting,
+            new_task_accuracy, old_prototype_distance; (T, K) prototype_distance; () mean_incremental_accuracy,
+            mean_new_task_accuracy, seconds, bytes_stored. Accuracies are fractions.
         confusion: (K, K) counts after the last task, summed over the seeds; None: too many classes for a matrix.
-        test_counts: test images of each task.
         paper: (T,) what the paper prints after each task, NaN where it prints nothing.
         paper_beside: what that stands beside, "average" or "overall" accuracy.
     """
@@ -72,21 +77,13 @@ class Summary:
     method: Method
     seeds: tuple[int, ...]
     tasks: tuple[tuple[Label, ...], ...]
-    accuracy_matrix: Spread
-    average_accuracy: Spread
-    overall_accuracy: Spread
-    average_forgetting: Spread
-    new_task_accuracy: Spread
-    old_prototype_distance: Spread
-    prototype_distance: Spread
-    mean_incremental_accuracy: Spread
-    mean_new_task_accuracy: Spread
-    seconds: Spread
-    bytes_stored: Spread
+    metrics: Mapping[str, Spread]
     confusion: np.ndarray | None
-    test_counts: tuple[int, ...]
     paper: np.ndarray
     paper_beside: str = "average"
+
+    def __getitem__(self, metric: str) -> Spread:
+        return self.metrics[metric]
 
     @property
     def classes(self) -> tuple[Label, ...]:
@@ -99,6 +96,11 @@ class Summary:
         return self.run, replace(self.method, drift=None)
 
     @property
+    def stays(self) -> bool:
+        """Whether its network stays as it is after the first task, or was never trained."""
+        return self.method.schedule.train != "all"
+
+    @property
     def kind(self) -> str:
         """What it learns with; methods of one kind are drawn together."""
         if self.method.exemplars is not None and not self.is_joint:
@@ -106,14 +108,14 @@ class Summary:
         return "Classifying heads" if self.method.objective.classifies else "Embedding networks"
 
     @property
-    def is_upper_bound(self) -> bool:
-        """Whether it looks at old images that a learner of this kind does not have: an oracle, or joint training."""
-        return self.is_joint or (self.method.drift is not None and self.method.drift.evaluation_only)
-
-    @property
     def is_joint(self) -> bool:
         """Whether it trains on all images of all tasks."""
         return self.method.exemplars is not None and self.method.exemplars.joint
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether it looks at old images that a learner of this kind does not have: an oracle, or joint training."""
+        return self.is_joint or (self.method.drift is not None and self.method.drift.evaluation_only)
 
     @property
     def is_compensated(self) -> bool:
@@ -128,7 +130,7 @@ def summaries(documents: Iterable[Document], labels: Sequence[str] | None = None
     """Return one summary per method and run.
 
     Args:
-        documents: results documents of streams of the same tasks (see `comparable`).
+        documents: results documents of streams of the same tasks.
         labels: what to call the runs; None: by their recipes. Methods that several runs have are told apart by them.
 
     Raises:
@@ -153,15 +155,44 @@ def summaries(documents: Iterable[Document], labels: Sequence[str] | None = None
     return result
 
 
-def comparable(documents: Sequence[Document]) -> list[list[int]]:
-    """Return which documents belong into one table: the same data, cut into the same tasks; as lists of positions."""
-    groups: dict[str, list[int]] = {}
-    for i, document in enumerate(documents):
-        results = document.get("results") or [{}]
-        counts = results[0].get("test_counts") if isinstance(results[0], dict) else None
-        key = json.dumps([document.get("data"), document.get("tasks"), counts])
-        groups.setdefault(key, []).append(i)
-    return list(groups.values())
+def _of_document(document: Document, label: str) -> list[Summary]:
+    try:
+        tasks = tuple(tuple(task) for task in document["tasks"])
+        entries: dict[str, list[Mapping[str, Any]]] = {}
+        for entry in document["results"]:
+            entries.setdefault(str(entry["method"]), []).append(entry)
+        table = str(document.get("table", ""))
+        return [_summary(name, own, label, tasks, table) for name, own in entries.items()]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
+        raise RunError(f"the results of {label} are damaged: {what}. Run the recipe again.") from None
+
+
+def _summary(
+    name: str, entries: Sequence[Mapping[str, Any]], run: str, tasks: tuple[tuple[Label, ...], ...], table: str
+) -> Summary:
+    method = decode(entries[0]["configuration"])
+    if not isinstance(method, Method):
+        raise ValueError(f"the configuration of {name!r} is not a method")
+    sizes = {"T": len(tasks), "K": sum(map(len, tasks))}
+    arrays: dict[str, np.ndarray] = {}
+    for field, letters in _SHAPES.items():
+        if field == "confusion" and all(entry["confusion"] is None for entry in entries):
+            continue
+        arrays[field] = np.array([entry[field] for entry in entries], dtype=float)
+        shape = (len(entries), *(sizes[letter] for letter in letters))
+        if arrays[field].shape != shape:
+            raise ValueError(f"{field} of {name!r} has shape {arrays[field].shape[1:]}, not {shape[1:]}")
+    arrays["mean_new_task_accuracy"] = arrays["new_task_accuracy"].mean(axis=1)
+    counts = arrays.pop("confusion", None)
+    confusion = None if counts is None else counts.sum(axis=0).astype(np.int64)
+    metrics = {field: Spread.of(values) for field, values in arrays.items()}
+    paper, beside = np.full(len(tasks), np.nan), "average"
+    printed = paper_table(table)
+    if printed is not None and printed.tasks == len(tasks) and name in printed.rows:
+        paper, beside = printed.rows[name], printed.beside
+    seeds = tuple(int(entry["seed"]) for entry in entries)
+    return Summary(name, name, run, method, seeds, tasks, metrics, confusion, paper, beside)
 
 
 def pairs(summaries: Summaries) -> list[tuple[Summary, Summary]]:
@@ -169,27 +200,6 @@ def pairs(summaries: Summaries) -> list[tuple[Summary, Summary]]:
     plain = {one.training: one for one in summaries.values() if one.method.drift is None}
     found = [(plain[one.training], one) for one in summaries.values() if one.is_compensated and one.training in plain]
     return sorted(found, key=lambda pair: len(pair[0].method.penalties) > 0)
-
-
-def finding(summaries: Summaries) -> str:
-    """Return the result in one line: what drift compensation does to A_T, and which method is best."""
-    tasks = number_of_tasks(summaries)
-    accuracy = {name: round(100 * float(one.average_accuracy.mean[-1]), 1) for name, one in summaries.items()}
-    fair = [name for name, one in summaries.items() if one.method.exemplars is None and not one.is_upper_bound]
-    best = max(fair or summaries, key=lambda name: accuracy[name])
-    kept = "without old images" if fair else "of all"
-    leader = f"Best {kept}: {best}, {accuracy[best]:.1f}\u00a0%."
-    when = f"After {tasks} tasks" if tasks > 1 else "After one task"
-    both = [(plain.name, moved.name) for plain, moved in pairs(summaries)] if tasks > 1 else []
-    if not both:
-        return f"{when}, average accuracy. {leader}"
-    gains = [accuracy[moved] - accuracy[plain] for plain, moved in both]
-    plain, moved = both[int(np.argmax(gains))]
-    up, down = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-    return (
-        f"{when} drift compensation helps {up} of {len(both)} methods and harms {down or 'none'}, "
-        f"{'most' if up else 'at best'} {moved}: {accuracy[plain]:.1f} → {accuracy[moved]:.1f}\u00a0%. {leader}"
-    )
 
 
 def number_of_tasks(summaries: Summaries) -> int:
@@ -204,73 +214,20 @@ def has_seeds(summaries: Summaries) -> bool:
     return any(len(one.seeds) > 1 for one in summaries.values())
 
 
-_SHAPES = {
-    "accuracy_matrix": "TT",
-    "average_accuracy": "T",
-    "overall_accuracy": "T",
-    "average_forgetting": "T",
-    "new_task_accuracy": "T",
-    "old_prototype_distance": "T",
-    "prototype_distance": "TK",
-    "mean_incremental_accuracy": "",
-    "seconds": "",
-    "bytes_stored": "",
-    "confusion": "KK",
-}
-
-
-def _of_document(document: Document, label: str) -> list[Summary]:
-    try:
-        tasks = tuple(tuple(task) for task in document["tasks"])
-        entries: dict[str, list[Mapping[str, Any]]] = {}
-        for entry in document["results"]:
-            entries.setdefault(str(entry["method"]), []).append(entry)
-        return [_summary(name, own, label, tasks, document.get("table", "")) for name, own in entries.items()]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
-        raise RunError(f"the results of {label} are damaged: {what}. Run the recipe again.") from None
-
-
-def _summary(
-    name: str, entries: Sequence[Mapping[str, Any]], run: str, tasks: tuple[tuple[Label, ...], ...], table: Any
-) -> Summary:
-    method = decode(entries[0]["configuration"])
-    if not isinstance(method, Method):
-        raise ValueError(f"the configuration of {name!r} is not a method")
-    sizes = {"T": len(tasks), "K": sum(map(len, tasks))}
-    arrays: dict[str, np.ndarray] = {}
-    too_many = all(entry["confusion"] is None for entry in entries)
-    for field, letters in _SHAPES.items():
-        if field == "confusion" and too_many:
-            continue
-        stacked = np.array([entry[field] for entry in entries], dtype=float)
-        shape = (len(entries), *(sizes[letter] for letter in letters))
-        if stacked.shape != shape:
-            raise ValueError(f"{field} of {name!r} has shape {stacked.shape[1:]}, not {shape[1:]}")
-        arrays[field] = stacked
-    arrays["mean_new_task_accuracy"] = arrays["new_task_accuracy"].mean(axis=1)
-    confusion = None if too_many else arrays.pop("confusion").sum(axis=0).astype(np.int64)
-    return Summary(
-        name=name,
-        method_name=name,
-        run=run,
-        method=method,
-        seeds=tuple(int(entry["seed"]) for entry in entries),
-        tasks=tasks,
-        confusion=confusion,
-        test_counts=tuple(int(count) for count in entries[0]["test_counts"]),
-        paper=_paper(str(table), name, len(tasks)),
-        paper_beside=getattr(paper_table(str(table)), "beside", "average"),
-        **{field: Spread.of(values) for field, values in arrays.items()},
+def finding(summaries: Summaries) -> str:
+    """Return the result in one line: what drift compensation does to A_T, and which method is best."""
+    tasks = number_of_tasks(summaries)
+    accuracy = {name: round(100 * float(one["average_accuracy"].mean[-1]), 1) for name, one in summaries.items()}
+    fair = [name for name, one in summaries.items() if one.method.exemplars is None and not one.is_upper_bound]
+    best = max(fair or summaries, key=lambda name: accuracy[name])
+    leader = f"Best {'without old images' if fair else 'of all'}: {best}, {accuracy[best]:.1f}\u00a0%."
+    both = [(plain.name, moved.name) for plain, moved in pairs(summaries)] if tasks > 1 else []
+    if not both:
+        return f"Average accuracy after {tasks} task{'s' if tasks > 1 else ''}. {leader}"
+    gains = [accuracy[moved] - accuracy[plain] for plain, moved in both]
+    plain, moved = both[int(np.argmax(gains))]
+    up, down = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    return (
+        f"After {tasks} tasks drift compensation helps {up} of {len(both)} methods and harms {down or 'none'}, "
+        f"{'most' if up else 'at best'} {moved}: {accuracy[plain]:.1f} → {accuracy[moved]:.1f}\u00a0%. {leader}"
     )
-
-
-def _paper(table: str, method: str, tasks: int) -> np.ndarray:
-    found = paper_table(table)
-    if found is None or found.tasks != tasks or method not in found.rows:
-        return np.full(tasks, np.nan)
-    return found.rows[method]
-
-
-METRICS = tuple(field.name for field in fields(Summary) if field.type == "Spread")
-"""The fields of a summary that are a mean and a standard deviation over seeds."""

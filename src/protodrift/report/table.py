@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..common.tables import text_table
-from ..methods import Method
-from .summary import Document, Spread, Summaries, Summary, has_seeds, number_of_tasks, summaries
+from .summary import Document, Summaries, Summary, has_seeds, number_of_tasks, summaries
 
 MISSING = "–"
 """Stands where a number is not defined, such as the forgetting of a single task."""
@@ -21,7 +20,7 @@ class Column:
     """One column of R rows.
 
     Attributes:
-        symbol, index: the heading, such as A and 3 for A_3; `index` may be "".
+        heading: such as A_3.
         key: its name for programs.
         meaning: what it is, in words.
         values, deviations: (R,) mean and standard deviation over seeds, in the unit of the table; NaN: not defined.
@@ -31,21 +30,15 @@ class Column:
         detail: True for a column that only stands where there is room: the page shows it below the one before it.
     """
 
-    symbol: str
-    index: str
+    heading: str
     key: str
     meaning: str
     values: Sequence[float]
     deviations: Sequence[float]
     decimals: int = 1
-    best: frozenset[int] = field(default=frozenset())
+    best: frozenset[int] = frozenset()
     ours: bool = True
     detail: bool = False
-
-    @property
-    def heading(self) -> str:
-        """The heading as plain text, such as A_3."""
-        return f"{self.symbol}_{self.index}" if self.index else self.symbol
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -62,8 +55,7 @@ def written(value: float, deviation: float, decimals: int) -> str:
     """
     if not math.isfinite(value):
         return MISSING
-    # + 0.0 turns a rounded -0.0 into 0.0.
-    text = f"{round(value, decimals) + 0.0:.{decimals}f}"
+    text = f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0 turns a rounded -0.0 into 0.0
     return f"{text} ± {deviation:.{decimals}f}" if math.isfinite(deviation) else text
 
 
@@ -73,51 +65,38 @@ def columns(summaries: Summaries) -> list[Column]:
     Beside A_k stand the accuracy on the task just learned (`detail`) and what the paper prints, if it does.
     """
     tasks, rows = number_of_tasks(summaries), list(summaries.values())
-    competes = [not one.is_upper_bound for one in rows]
-    drifts = [honest and _can_drift(one.method) for honest, one in zip(competes, rows, strict=True)]
 
-    def percent(
-        heading: str, key: str, meaning: str, metric: str, task: int | None, sign: int = 1, *, detail: bool = False
+    def column(
+        heading: str, key: str, meaning: str, metric: str, at: int | tuple[()], sign: int = 1, *, detail: bool = False
     ) -> Column:
-        symbol, _, index = heading.partition("_")
-        values, deviations = _values([getattr(one, metric) for one in rows], task, 100)
-        best = frozenset[int]() if detail else _best(values, 1, competes, sign)
-        return Column(symbol, index, key, f"{meaning}, %", values, deviations, best=best, detail=detail)
+        distance = metric == "old_prototype_distance"
+        factor, decimals = (1, 3) if distance else (100, 1)
+        spreads = [one[metric] for one in rows]
+        values, deviations = ([factor * float(getattr(s, part)[at]) for s in spreads] for part in ("mean", "std"))
+        competes = [not one.is_upper_bound and (not distance or _can_drift(one)) for one in rows]
+        best = frozenset[int]() if detail else _best(values, decimals, competes, sign)
+        return Column(heading, key, meaning, values, deviations, decimals, best, detail=detail)
 
     result = []
     for k in range(1, tasks + 1):
-        result.append(percent(f"A_{k}", f"A_{k}", f"average accuracy after task {k}", "average_accuracy", k - 1))
-        learned = f"accuracy on task {k} just after it was learned"
+        result.append(column(f"A_{k}", f"A_{k}", f"average accuracy after task {k}, %", "average_accuracy", k - 1))
         if k > 1:  # after the first task it is A_1
-            result.append(percent(f"new_{k}", f"new_{k}", learned, "new_task_accuracy", k - 1, detail=True))
+            meaning = f"accuracy on task {k} just after it was learned, %"
+            result.append(column(f"new_{k}", f"new_{k}", meaning, "new_task_accuracy", k - 1, detail=True))
         result += _printed(rows, k, "average")
-    mean = "mean of A_k over all tasks, the number that later papers print"
-    new = "accuracy on each task just after it was learned, mean over all tasks"
-    lost = "average forgetting at the end (lower is better)"
-    apart, spread = _values([one.old_prototype_distance for one in rows], -1, 1)
+    mean = "mean of A_k over all tasks, the number that later papers print, %"
+    new = "accuracy on each task just after it was learned, mean over all tasks, %"
+    lost = "average forgetting at the end (lower is better), %"
+    far = "mean distance of the old classes' prototypes to their true means at the end (lower is better)"
     return [
         *result,
-        percent("mean A", "mean_incremental_accuracy", mean, "mean_incremental_accuracy", None),
-        percent("new", "mean_new_task_accuracy", new, "mean_new_task_accuracy", None),
-        percent("overall", "overall_accuracy", "accuracy over all test images at the end", "overall_accuracy", -1),
+        column("mean A", "mean_incremental_accuracy", mean, "mean_incremental_accuracy", ()),
+        column("new", "mean_new_task_accuracy", new, "mean_new_task_accuracy", ()),
+        column("overall", "overall_accuracy", "accuracy over all test images at the end, %", "overall_accuracy", -1),
         *_printed(rows, tasks, "overall"),
-        percent(f"F_{tasks}", "average_forgetting", lost, "average_forgetting", -1, sign=-1),
-        Column(
-            "distance",
-            "",
-            "old_prototype_distance",
-            "mean distance of the old classes' prototypes to their true means at the end (lower is better)",
-            apart,
-            spread,
-            decimals=3,
-            best=_best(apart, 3, drifts, -1),
-        ),
+        column(f"F_{tasks}", "average_forgetting", lost, "average_forgetting", -1, sign=-1),
+        column("distance", "old_prototype_distance", far, "old_prototype_distance", -1, sign=-1),
     ]
-
-
-def _values(spreads: Sequence[Spread], task: int | None, factor: float) -> tuple[list[float], list[float]]:
-    at = () if task is None else (task,)
-    return [factor * float(one.mean[at]) for one in spreads], [factor * float(one.std[at]) for one in spreads]
 
 
 def _printed(rows: Sequence[Summary], task: int, beside: str) -> list[Column]:
@@ -129,16 +108,16 @@ def _printed(rows: Sequence[Summary], task: int, beside: str) -> list[Column]:
     if beside == "overall":
         key = f"paper_overall_{task}"
         meaning = f"accuracy after task {task} as the paper prints it, %; almost surely over all test images"
-    return [Column("paper", str(task), key, meaning, values, [math.nan] * len(rows), ours=False)]
+    return [Column(f"paper_{task}", key, meaning, values, [math.nan] * len(rows), ours=False)]
 
 
-def _can_drift(method: Method) -> bool:
+def _can_drift(one: Summary) -> bool:
     """Return whether the distance of its prototypes says something about them, and can be compared with others'.
 
     A network that is never trained again (E-Fix) does not drift, with exemplars prototypes are computed anew, and the
     features of a classifying network have a scale of their own.
     """
-    return method.schedule.train == "all" and method.exemplars is None and not method.objective.classifies
+    return not one.stays and one.kind == "Embedding networks"
 
 
 def _best(values: Sequence[float], decimals: int, competes: Sequence[bool], sign: int) -> frozenset[int]:
@@ -162,20 +141,17 @@ def results_text(summaries: Summaries) -> str:
     The best row of a column carries a `*`; upper bounds, which see old images, do not compete and stand in brackets.
     """
     table = [column for column in columns(summaries) if not column.detail]
-    rows = [
-        [
-            f"({name})" if one.is_upper_bound else name,
-            *(column.texts[i] + ("*" if i in column.best else " ") for column in table),
-        ]
-        for i, (name, one) in enumerate(summaries.items())
-    ]
+    names = [f"({name})" if one.is_upper_bound else name for name, one in summaries.items()]
+    marked = [[t + ("*" if i in c.best else " ") for i, t in enumerate(c.texts)] for c in table]
     head = ["method", *(f"{column.heading} " for column in table)]
-    lines = text_table(rows, head, range(1, len(head)), rule=True)
-    notes = ["A, new, overall, F in %; new: on a task just after it was learned; F, distance: lower is better; * best"]
-    if has_seeds(summaries):
-        notes.append("mean ± standard deviation over seeds")
-    if not all(column.ours for column in table):
-        notes.append("paper: what the paper prints")
-    if any(one.is_upper_bound for one in summaries.values()):
-        notes.append("(in brackets: upper bounds, they see old images)")
-    return "\n".join([lines, *notes]) + "\n"
+    lines = text_table(zip(names, *marked, strict=True), head, range(1, len(head)), rule=True)
+    notes = [
+        (
+            True,
+            "A, new, overall, F in %; new: on a task just after it was learned; F, distance: lower is better; * best",
+        ),
+        (has_seeds(summaries), "mean ± standard deviation over seeds"),
+        (not all(column.ours for column in table), "paper: what the paper prints"),
+        (any(one.is_upper_bound for one in summaries.values()), "(in brackets: upper bounds, they see old images)"),
+    ]
+    return "\n".join([lines, *(note for there, note in notes if there)]) + "\n"
