@@ -19,7 +19,7 @@ from protodrift.experiments.samples import PER_CLASS, Picture, sample, take
 from protodrift.experiments.setup import Network
 from protodrift.experiments.tree import Tree
 from protodrift.report import Summary, pairs, style, summaries
-from protodrift.report.charts import FILES, Chart, save, specification
+from protodrift.report.charts import FILES, Chart, _version, save, specification
 from protodrift.report.drift_figures import drift_field, drift_panels, drift_text, field_text, tsne_map
 from protodrift.report.figures import (
     class_distances,
@@ -63,7 +63,7 @@ def all_charts(document: dict[str, Any], picture: Picture) -> dict[str, Chart]:
 def test_every_chart_is_valid_and_is_drawn(all_charts: dict[str, Chart]) -> None:
     for name, chart in all_charts.items():
         chart.to_dict()  # validates; production does not, for speed
-        drawn = vl_convert.vegalite_to_svg(specification(chart), vl_version="6.4")
+        drawn = vl_convert.vegalite_to_svg(specification(chart), vl_version=_version())
         assert len(re.findall(r"<path", drawn)) > 10, name
         assert "NaN" not in drawn, name
         assert "undefined" not in drawn, name
