@@ -184,8 +184,8 @@ def _text(x: float, y: float, text: str, anchor: str, weight: str = "normal") ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True)
-    one = verbs.add_parser("measure")
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("measure")
     one.add_argument("recipe")
     one.add_argument("--data")
     add_budget(one)
@@ -198,7 +198,7 @@ def main() -> None:
     one.add_argument("--store", required=True)
     one.add_argument("--json", required=True, type=Path)
     one.set_defaults(run=measure)
-    other = verbs.add_parser("draw")
+    other = commands.add_parser("draw")
     other.add_argument("files", nargs="+", type=Path)
     other.add_argument("--out", required=True, type=Path)
     other.set_defaults(run=draw)

@@ -114,13 +114,13 @@ def policies(root: Path, size: int, batch_norm: str, first: float, later: float,
 
 
 if __name__ == "__main__":
-    verb, where, *rest = sys.argv[1:]
-    if verb == "lay":
+    command, where, *rest = sys.argv[1:]
+    if command == "lay":
         lay(Path(where), Path(rest[0]))
-    elif verb == "frozen":
+    elif command == "frozen":
         for text in rest:
             frozen(Path(where), int(text))
-    elif verb == "policies":
+    elif command == "policies":
         policies(Path(where), int(rest[0]), rest[1], float(rest[2]), float(rest[3]), int(rest[4]))
     else:
         trained(Path(where), int(rest[0]))

@@ -107,11 +107,11 @@ def test_a_bad_task_is_refused_and_the_model_is_what_it_was(two_clouds, unchange
         (DIGIT[0], r"A single image needs a first axis: X\[None\]"),
     ],
 )
-@pytest.mark.parametrize("verb", ["partial_fit", "predict", "predict_proba", "transform"])
-def test_images_that_look_different_are_refused_in_learning_and_answering(two_tasks, unchanged, X, message, verb):
+@pytest.mark.parametrize("call", ["partial_fit", "predict", "predict_proba", "transform"])
+def test_images_that_look_different_are_refused_in_learning_and_answering(two_tasks, unchanged, X, message, call):
     unchanged(two_tasks, DIGIT)
     with pytest.raises(InputError, match=message):
-        getattr(two_tasks, verb)(X, *([[8, 9] * (len(X) // 2)] if verb == "partial_fit" else []))
+        getattr(two_tasks, call)(X, *([[8, 9] * (len(X) // 2)] if call == "partial_fit" else []))
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,12 @@ def test_floats_outside_what_was_seen_before_are_refused(make_classifier, unchan
         clf.predict(later)
 
 
-@pytest.mark.parametrize("verb", ["predict", "predict_proba", "transform"])
-def test_answers_before_learning_are_refused(verb):
+@pytest.mark.parametrize("call", ["predict", "predict_proba", "transform"])
+def test_answers_before_learning_are_refused(call):
     with pytest.raises(
         NotLearnedError, match=r"has not learned anything yet. Call partial_fit\(X, y\), or load a model"
     ):
-        getattr(IncrementalClassifier(), verb)(X_NEW)
+        getattr(IncrementalClassifier(), call)(X_NEW)
 
 
 @pytest.mark.parametrize("name", ["classes_", "prototypes_", "drift_", "tasks_"])

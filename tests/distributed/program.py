@@ -215,7 +215,7 @@ LESSONS = {
 """Tasks of a classifier. SDC and SLDA declare sums; for the others every rank gathers the embeddings."""
 
 
-def lesson(found: dict[str, torch.Tensor], world: World) -> None:
+def tasks(found: dict[str, torch.Tensor], world: World) -> None:
     """A classifier that learns two tasks, then sees known classes again: drift, read-out, calibration from shares."""
     torch.manual_seed(world.rank)  # the ranks' own backbones begin with different weights: the first one's count
     for name, options in LESSONS.items():
@@ -225,21 +225,21 @@ def lesson(found: dict[str, torch.Tensor], world: World) -> None:
         for classes in ([0, 1, 2, 5, 6], [3, 4]):  # of two classes the gate makes clusters
             data = rows_of_digits(classes)
             clf.partial_fit(data.images, data.labels)
-        found[f"lesson/{name}/sent"] = torch.tensor(world.sent["passes"] - before)
-        found[f"lesson/{name}/drift"] = clf.drift_.vectors
+        found[f"tasks/{name}/sent"] = torch.tensor(world.sent["passes"] - before)
+        found[f"tasks/{name}/drift"] = clf.drift_.vectors
         again = rows_of_digits([7, 0, 3])
         for number, seen in enumerate((again, again.of_classes([0, 3]))):  # with a new class, and without one
             clf.partial_fit(seen.images, seen.labels, known="refresh")
             state = clf.state_
-            found[f"lesson/{name}/prototypes{number}"] = state.prototypes.means
-            found[f"lesson/{name}/counts{number}"] = state.prototypes.counts
-            found[f"lesson/{name}/quantiles{number}"] = state.calibration.quantiles
-            found[f"lesson/{name}/drift{number}"] = clf.drift_.vectors
+            found[f"tasks/{name}/prototypes{number}"] = state.prototypes.means
+            found[f"tasks/{name}/counts{number}"] = state.prototypes.counts
+            found[f"tasks/{name}/quantiles{number}"] = state.calibration.quantiles
+            found[f"tasks/{name}/drift{number}"] = clf.drift_.vectors
             for key, value in (*state.readout_state.items(), *clf.drift_.diagnostics.items()):
-                found[f"lesson/{name}/{key}{number}"] = value
+                found[f"tasks/{name}/{key}{number}"] = value
     own = IncrementalClassifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), training=Training(epochs=0))
     own.partial_fit(data.images, data.labels)
-    found["lesson/own/prototypes"] = own.state_.prototypes.means
+    found["tasks/own/prototypes"] = own.state_.prototypes.means
 
 
 def declared(found: dict[str, torch.Tensor], world: World) -> None:

@@ -34,7 +34,7 @@ TRAININGS = ("uneven", "views and dropout", "own parts")
 def two(tmp_path_factory):
     """What two ranks found."""
     out = tmp_path_factory.mktemp("two")
-    return ranks.run(2, out, "sums", "declared", "stored", "refusals", "lesson", *TRAININGS)
+    return ranks.run(2, out, "sums", "declared", "stored", "refusals", "tasks", *TRAININGS)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def one():
         program.sums(found, ALONE)
         program.declared(found, ALONE)
         program.stored(found, ALONE)
-        program.lesson(found, ALONE)
+        program.tasks(found, ALONE)
         for name in TRAININGS:
             method, options = program.TRAININGS[name]
             program.train(found, name, method, **options)
@@ -96,7 +96,7 @@ def test_prototypes_and_sdc_of_shares_are_those_of_the_whole(one, two, count):
 @pytest.mark.parametrize("name", program.LESSONS)
 def test_a_classifier_learns_the_same_from_shares(one, two, name):
     """Two tasks, and known classes again: prototypes, drift, what the read-out learned, calibration."""
-    names = [key for key in one if key.startswith(f"lesson/{name}/") and not key.endswith("/sent")]
+    names = [key for key in one if key.startswith(f"tasks/{name}/") and not key.endswith("/sent")]
     assert len(names) >= 9
     for key in names:
         for rank in range(2):
@@ -104,7 +104,7 @@ def test_a_classifier_learns_the_same_from_shares(one, two, name):
             if "counts" in key or "prototypes" in key:
                 assert torch.equal(two[f"{rank}/{key}"], two[f"0/{key}"]), key
     for number in range(2):
-        assert torch.equal(two[f"1/lesson/{name}/counts{number}"], one[f"lesson/{name}/counts{number}"])
+        assert torch.equal(two[f"1/tasks/{name}/counts{number}"], one[f"tasks/{name}/counts{number}"])
 
 
 def test_declared_sums_of_shares_give_what_the_whole_gives(one, two):
@@ -140,13 +140,13 @@ def test_a_full_disk_is_told_before_embeddings_are_computed(tmp_path, monkeypatc
 
 def test_embeddings_stay_where_they_are_unless_an_estimator_needs_them(two):
     """After both tasks and before the second: 75 and 30 images per rank, 16 numbers of 4 bytes. SDC sends sums."""
-    whole = int(two["0/lesson/ridge/sent"])
+    whole = int(two["0/tasks/ridge/sent"])
     assert whole == (75 + 2 * 30) * 16 * 4
-    assert int(two["0/lesson/sdc/sent"]) < whole  # with what calibration sends, which grows with the classes
+    assert int(two["0/tasks/sdc/sent"]) < whole  # with what calibration sends, which grows with the classes
 
 
 def test_weights_of_a_module_of_the_users_are_the_first_ranks(two):
-    assert torch.equal(two["0/lesson/own/prototypes"], two["1/lesson/own/prototypes"])
+    assert torch.equal(two["0/tasks/own/prototypes"], two["1/tasks/own/prototypes"])
 
 
 def test_errors_reach_every_rank(two):

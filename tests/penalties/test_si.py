@@ -37,7 +37,7 @@ def start(network=None):
     return network
 
 
-def by_verbs(si, network, network_old, kept, batches, task):
+def by_methods(si, network, network_old, kept, batches, task):
     """Train as the trainer does, and return Omega."""
     rows = torch.arange(12) % 2 + 2 * (task - 1)
     context = TaskContext(network if network_old is None else network_old, OBJECTIVE, batches[0][0], rows, task, 0)
@@ -87,10 +87,10 @@ def naively(si, network, network_old, kept, batches):
 def test_si_equals_a_naive_loop_over_two_tasks_with_a_new_head(reading):
     si = SI(gamma=3.0, xi=0.01, reading=reading)
     first, plain = start(), start()
-    kept = by_verbs(si, first, None, {}, problem(1), 1)
+    kept = by_methods(si, first, None, {}, problem(1), 1)
     expected = naively(si, plain, None, {}, problem(1))
     second, plain_second = start(first), start(plain)
-    kept_2 = by_verbs(si, second, first, kept, problem(2), 2)
+    kept_2 = by_methods(si, second, first, kept, problem(2), 2)
     expected_2 = naively(si, plain_second, plain, expected, problem(2))
     assert kept.keys() == expected.keys()
     assert kept_2.keys() == expected_2.keys() == dict(second.named_parameters()).keys()

@@ -215,7 +215,7 @@ def test_torchrun_starts_ranks_again_and_the_run_goes_on(runs, tmp_path):
     assert torch.equal(accuracies(tmp_path / "run"), accuracies(runs / "2"))
 
 
-def test_other_verbs_and_engines_are_refused(tmp_path):
+def test_other_commands_and_engines_are_refused(tmp_path):
     ended = subprocess.run(command(2, "recipes"), capture_output=True, text=True, env=environment(), check=False)
     assert ended.returncode == 1
     assert ended.stderr.count("only `run` and `learn` share work among them") == 1
@@ -237,7 +237,7 @@ def photos(folder: Path, classes: list[int]) -> None:
         Image.fromarray(pixels).resize((32, 32)).convert("RGB").save(target / f"{number}.png")
 
 
-def test_a_killed_lesson_goes_on_to_the_same_model(tmp_path):
+def test_a_killed_task_goes_on_to_the_same_model(tmp_path):
     photos(tmp_path / "first", [0, 1, 2])
     new = ["--train", "--size", "32", "--epochs", "5"]
     arguments = {name: ["learn", str(tmp_path / name), str(tmp_path / "first"), *new] for name in ("calm", "killed")}
