@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
 
 from ..common.config import Config
+from ..common.step import Answers
+from ..common.step import Held as Held
 
 
 class Network(Protocol):
@@ -38,12 +40,8 @@ class Task(Protocol):
         """Return the old network's embeddings of some images, (n, ...) -> (n, D)."""
 
 
-class Step(Protocol):
+class Step(Answers, Protocol):
     """What an objective sees of one batch on its way through the network."""
-
-    @property
-    def targets(self) -> torch.Tensor:
-        """Class of each image, (N,): positions among all classes seen so far, in task order."""
 
     @property
     def drawn(self) -> Any:
@@ -52,36 +50,6 @@ class Step(Protocol):
     @property
     def raw(self) -> torch.Tensor:
         """Embeddings before their normalization, (N, D)."""
-
-    @property
-    def z(self) -> torch.Tensor:
-        """Embeddings z^t, (N, D)."""
-
-    @property
-    def z_old(self) -> torch.Tensor:
-        """Embeddings z^{t-1} of the same views by the old network, (N, D); no gradient."""
-
-    @property
-    def logits(self) -> list[torch.Tensor]:
-        """The outputs of every classification head, (N, classes of its task) each."""
-
-    @property
-    def logits_old(self) -> list[torch.Tensor]:
-        """The outputs of the old network's heads; no gradient."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """What LwF holds at the old network's answer, as the objective names it.
-
-    Attributes:
-        kind: "embeddings"; "logits" (of softmax heads) or "sigmoids" (outputs before the sigmoid).
-        now, old: the same quantities by the network in training and by the old one; for logits one pair per head.
-    """
-
-    kind: Literal["embeddings", "logits", "sigmoids"]
-    now: list[torch.Tensor]
-    old: list[torch.Tensor]
 
 
 @dataclass(frozen=True)

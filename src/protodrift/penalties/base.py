@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import nn
 
 from ..common.config import Config
+from ..common.step import Answers
+from ..common.step import Held as Held
 
 Tensors = dict[str, torch.Tensor]
 """What a penalty keeps from task to task: named tensors, nothing else, so that they can be saved as they are."""
@@ -21,23 +23,7 @@ Reduce = Callable[[Tensors], Tensors]
 IMPORTANCE_BATCH = 32  # Sec. 5: gamma 1e7 and 1e6 belong to importances measured on mini-batches of 32
 
 
-class Held(Protocol):
-    """What LwF holds at the old network's answer; the objective names it."""
-
-    @property
-    def kind(self) -> Literal["embeddings", "logits", "sigmoids"]:
-        """What it is."""
-
-    @property
-    def now(self) -> Sequence[torch.Tensor]:
-        """By the network in training, (N, outputs) each."""
-
-    @property
-    def old(self) -> Sequence[torch.Tensor]:
-        """By the old network, of the same shapes; no gradient."""
-
-
-class Step(Protocol):
+class Step(Answers, Protocol):
     """What a penalty sees of one batch on its way through the network."""
 
     @property
@@ -51,26 +37,6 @@ class Step(Protocol):
     @property
     def images(self) -> torch.Tensor:
         """The batch, (N, ...)."""
-
-    @property
-    def targets(self) -> torch.Tensor:
-        """Class of each image, (N,): positions among all classes seen so far, in task order."""
-
-    @property
-    def z(self) -> torch.Tensor:
-        """Embeddings z^t, (N, D)."""
-
-    @property
-    def z_old(self) -> torch.Tensor:
-        """Embeddings z^{t-1} of the same views, (N, D); no gradient."""
-
-    @property
-    def logits(self) -> list[torch.Tensor]:
-        """The outputs of every classification head, (N, classes of its task) each."""
-
-    @property
-    def logits_old(self) -> list[torch.Tensor]:
-        """The outputs of the old network's heads; no gradient."""
 
     @property
     def feature_maps(self) -> torch.Tensor:
