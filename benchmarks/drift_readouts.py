@@ -4,8 +4,8 @@
     python -m benchmarks.drift_readouts --table READOUTS.json ...
 
 Accuracy over all seen classes after the last task. Covariances of every class are moved along with the means by the
-estimators that say how (the others translate a class and leave its covariance). The oracle knows true means only, so
-its covariances are those of the day a class was learned. What this computes is taken out of the store again:
+estimators that say how (the others translate a class and leave its covariance). The oracle knows true means and
+covariances. What this computes is taken out of the store again:
 covariances of a hundred classes, 512 x 512 each, are 100 MB per task.
 """
 

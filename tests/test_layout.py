@@ -38,11 +38,13 @@ LAYERS = (
 
 HEAVY = {
     "altair": "report",
+    "cryptography": "model",
     "faiss": "vectors",
     "fastapi": "serve",
     "huggingface_hub": "networks",
     "onnx": "model",
     "onnxruntime": "model",
+    "prometheus_client": "serve",
     "pyarrow": "vectors",
     "ray": "experiments",
     "starlette": "serve",

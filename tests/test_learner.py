@@ -38,7 +38,7 @@ from protodrift import (
 from protodrift.drift import Oracle
 from protodrift.errors import DivergedError, InputError, NothingToTrainWarning, NotLearnedError
 from protodrift.penalties import Attention
-from protodrift.readouts import NearestClassMean, NearestExemplarMean
+from protodrift.readouts import LiftedRidge, NearestClassMean, NearestExemplarMean
 
 QUICK = Training(epochs=1, batch_size=16, images_per_class=8)
 
@@ -448,17 +448,22 @@ def test_every_named_method_learns_two_tasks(name, vectors):
         with pytest.raises(InputError, match="keeps one network"):
             clf.partial_fit(*vectors("owl", "emu"))
         return
-    assert clf.method == method
+    assert clf.method == replace(method, backbone="")
+    if method.backbone:
+        assert clf.backbone == method.backbone
+        clf.set_params(backbone="mlp")  # these are vectors
     if any(isinstance(penalty, Attention) for penalty in method.penalties):  # vectors have no maps to attend to
         with pytest.raises(InputError, match="feature maps"):
             clf.partial_fit(*vectors("owl", "emu")).partial_fit(*vectors("jay", "ibis"))
         return
     if not method.objective.classifies:
         clf.set_params(objective=Triplet(margin=2.0))
+    if isinstance(method.readout, LiftedRidge):
+        clf.set_params(readout__units=32)
     clf.partial_fit(*vectors("owl", "emu")).partial_fit(*vectors("jay", "ibis"))
     assert clf.classes_.tolist() == ["emu", "owl", "ibis", "jay"]
     moved = any(distance > 0 for distance in clf.drift_.distances.values())
-    assert moved == name.endswith("+SDC")
+    assert moved == (method.drift is not None)
     trains = [bool(task.history) for task in clf.tasks_]
     assert trains == {"none": [False, False], "first": [True, False], "all": [True, True]}[method.schedule.train]
 
@@ -784,7 +789,7 @@ def test_what_overflows_the_network_gets_no_answer(make_classifier, vectors):
     X = vectors("owl", count=4)[0].astype(np.float32)
     X[2:] = 3e38
     for ask in (clf.predict, clf.predict_proba, clf.recognize):
-        with pytest.raises(InputError, match=r"row 2 of X is so far .* \(and 1 more\)"):
+        with pytest.raises(InputError, match=r"row 2 of X \(and 1 more\) is so far"):
             ask(X)
 
 

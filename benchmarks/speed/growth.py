@@ -23,7 +23,8 @@ from protodrift.data.examples import Examples
 from protodrift.drift import SDC, semantic_drift
 from protodrift.learner import IncrementalClassifier
 from protodrift.prototypes.store import Prototypes
-from protodrift.training.calibration import FOLDS, Calibration, fit_temperature
+from protodrift.training.calibration import Calibration, fit_temperature
+from protodrift.training.checking import FOLDS
 from protodrift.training.config import Training
 from protodrift.training.state import LearnedTask, LearnerState
 

@@ -4,6 +4,7 @@
   with Pillow image by image.
 - from a folder of JPEG files: `photos.read_photos`, which `protodrift learn` uses and which also looks for damaged and
   repeated files, and `decode_files`, which recipes use, with one process per core; against a plain Pillow loop.
+- photos as phones make them, JPEG files of 12 megapixels, which are decoded smaller; against the same loop.
 - waiting: time for making the batches of an epoch over the time of that epoch in `train_network`, ResNet-32.
 """
 
@@ -29,6 +30,7 @@ from .training import PAD, Work, our_side
 
 OURS, PILLOW = "protodrift", "Pillow one by one"
 BATCH, SIZE = 128, 96
+PHONE = 192  # pixels, as `protodrift learn` chooses
 
 
 def run(setup: Setup) -> Iterator[Result]:
@@ -58,6 +60,17 @@ def run(setup: Setup) -> Iterator[Result]:
     for side in (checked, several):
         rate = {"images_per_second": round(count / min(seconds[side]))}
         yield compared("pipeline", f"JPEG files of 320 x 240 to {SIZE} x {SIZE}", seconds, side, PILLOW, numbers=rate)
+
+    count = 4 if setup.quick else 16
+    setup.say(f"pipeline: {count} JPEG files of 12 megapixels")
+    with tempfile.TemporaryDirectory() as folder:
+        write_photos(Path(folder), count, 4000, 3000)
+        files, found = sorted(Path(folder).rglob("*.jpg")), find_photos(folder)
+        sides = {OURS: clocked(lambda: read_photos(found, PHONE)), PILLOW: clocked(lambda: plain_photos(files, PHONE))}
+        seconds = interleaved(sides, setup.rounds(5))
+    rate = {"images_per_second": round(count / min(seconds[OURS]))}
+    name = f"JPEG files of 4000 x 3000 to {PHONE} x {PHONE}"
+    yield compared("pipeline", name, seconds, OURS, PILLOW, aim=">= 3", numbers=rate)
 
     for batch in (32, 128)[: 1 if setup.quick else 2]:
         setup.say(f"pipeline: waiting, batch {batch}")
@@ -102,24 +115,24 @@ def pillow_view(picture: Image.Image, top: int, left: int, mirror: bool) -> torc
     return torch.from_numpy(np.array(view)).permute(2, 0, 1)
 
 
-def write_photos(folder: Path, count: int) -> None:
-    """Write JPEG files of 320 x 240 into eight class folders: seeded noise over coarse shapes, no two alike."""
+def write_photos(folder: Path, count: int, width: int = 320, height: int = 240) -> None:
+    """Write JPEG files into eight class folders: seeded noise over coarse shapes, no two alike."""
     draw = np.random.default_rng(0)
     for i in range(count):
         place = folder / f"class{i % 8}"
         place.mkdir(exist_ok=True)
         coarse = draw.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-        large = np.asarray(Image.fromarray(coarse).resize((320, 240), Image.Resampling.BICUBIC), dtype=np.int16)
+        large = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
         noisy = large + draw.integers(-20, 20, large.shape, dtype=np.int16)
         Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(place / f"{i:05}.jpg", quality=90)
 
 
-def plain_photos(files: list[Path]) -> torch.Tensor:
-    """Decode files by the loop that people write, (N, 3, SIZE, SIZE) uint8."""
+def plain_photos(files: list[Path], size: int = SIZE) -> torch.Tensor:
+    """Decode files by the loop that people write, (N, 3, size, size) uint8."""
     result = []
     for file in files:
         with Image.open(file) as image:
-            fitted = ImageOps.fit(image.convert("RGB"), (SIZE, SIZE), method=Image.Resampling.BILINEAR)
+            fitted = ImageOps.fit(image.convert("RGB"), (size, size), method=Image.Resampling.BILINEAR)
         result.append(torch.from_numpy(np.array(fitted)).permute(2, 0, 1))
     return torch.stack(result)
 

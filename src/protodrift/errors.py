@@ -22,8 +22,20 @@ class InputError(ProtodriftError, ValueError):
     """Data or an argument that cannot be used."""
 
 
+class TooLargeError(InputError):
+    """An image with more pixels or bytes than are decoded, or that takes too long."""
+
+
+class UnknownPartError(InputError):
+    """A model or run names a part of somebody's own whose module is not imported; nothing is damaged."""
+
+
 class ModelFileError(ProtodriftError, ValueError):
     """A model directory that is missing, damaged, newer than this version, or not a model at all."""
+
+
+class StaleError(ModelFileError):
+    """A model directory that somebody else wrote to: what was to be written was made from another version."""
 
 
 class UnreadableError(ModelFileError):
@@ -40,7 +52,11 @@ if TYPE_CHECKING:
         """Something was asked of a model that has not learned a task yet; a NotFittedError of scikit-learn."""
 
 
-class DivergedError(ProtodriftError, FloatingPointError):
+class NotFiniteError(ProtodriftError, FloatingPointError):
+    """A part (a network, drift estimator, read-out, penalty) returned NaN or infinity. Nothing was changed."""
+
+
+class DivergedError(NotFiniteError):
     """Training met a loss that is not finite. The model is what it was before the task."""
 
 

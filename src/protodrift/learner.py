@@ -16,26 +16,31 @@ from torch import nn
 
 from .common.config import check, nested, one_of, plain, with_nested
 from .common.labels import sorted_labels
+from .common.modes import own_modes
 from .common.progress import OnProgress
+from .common.turns import alone
 from .data.arrays import InputSpec, read_inputs, read_labels
 from .data.examples import Examples
 from .data.views import Augmentation, default_augmentation
 from .drift import SDC, Drift
-from .errors import InputError, ModelFileError, NotLearnedError
+from .errors import InputError, NotLearnedError
 from .exemplars import Exemplars
 from .methods import Method, Schedule, get_method
 from .model import format as model_format
 from .model import versions
+from .model.schema import FIXED
 from .networks.build import build_embedder, embedding_options
 from .networks.embedder import Embedder, embed
+from .networks.standardize import Standardization, as_tuples
 from .objectives import Objective, Triplet
 from .penalties import Penalty
 from .prototypes.update import DriftReport
 from .readouts import NearestClassMean, Readout
+from .training.calibration import UNKNOWN_RATE
 from .training.checkpoint import Checkpoint
 from .training.config import Training
 from .training.parameters import RULES
-from .training.recognition import Recognized, probabilities, recognize, view_of
+from .training.recognition import Recognized, checked_embeddings, probabilities, recognize, scores_of, view_of
 from .training.state import LearnedTask, LearnerState, check_fixed, check_new_classes
 from .training.task import TaskPlan, learn
 
@@ -45,9 +50,6 @@ if TYPE_CHECKING:
 DEFAULT_TRAINING = Training(epochs=10, learning_rate=3e-4, later_learning_rate=3e-5)
 """For networks from random weights. A later rate as large as the first one forgets more than drift compensation mends
 (measured in `results/defaults.md`)."""
-
-_FIXED = ("backbone", "embedding_dim", "normalize", "crop", "objective")
-"""What the first task fixes: later tasks must train the same network for the same thing."""
 
 
 class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -62,15 +64,12 @@ class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ign
     schedule: Schedule
     image_size: int
     temperature: float | Literal["auto"]
+    unknown_rate: float
     channels: Literal["auto", "first", "last"]
 
     @property
     def method(self) -> Method:
-        """The choice on each axis and the schedule.
-
-        Raises:
-            InputError: if a parameter cannot be used.
-        """
+        """The choice on each axis and the schedule; InputError, if a parameter cannot be used."""
         check(type(self).__name__, RULES, self.get_params(deep=False))
         return Method(self.objective, self.penalty, self.exemplars, self.drift, self.readout, self.schedule)
 
@@ -99,6 +98,7 @@ class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ign
         """Return the embeddings z of X, (N, embedding_dim)."""
         return self._embed(X).numpy()
 
+    @own_modes()
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of each image: the user's labels, over all classes seen so far."""
         view = view_of(self._learned(), self._embed(X))
@@ -114,38 +114,33 @@ class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ign
         """Return (N, n_classes) probabilities in the order of `classes_`: softmax of -d^2 / temperature.
 
         Rows sum to 1. With a temperature that was chosen they are a share of nearness, not a frequency; with
-        `temperature="auto"` they are calibrated on what was held out when the answer's class was learned.
+        `temperature="auto"` they are calibrated on images that were left out of the last task.
         """
-        return probabilities(self._learned(), self._scores(X), self._checked_temperature()).numpy()
+        return probabilities(self._learned(), self._scores(X), self._checked("temperature")).numpy()
 
+    @own_modes()
     def recognize(self, X: Any) -> Recognized:
         """Return the answers with all that is known about them: probabilities, distances, whether they are unknown."""
-        readout, temperature = self._checked_readout(), self._checked_temperature()
-        return recognize(self._learned(), readout, self._embed(X), temperature, self.classes_)
+        temperature, rate = self._checked("temperature"), self._checked("unknown_rate")
+        return recognize(self._learned(), self._checked_readout(), self._embed(X), temperature, rate)
 
+    @own_modes()
     def _scores(self, X: Any) -> torch.Tensor:
-        return self._checked_readout().scores(view_of(self._learned(), self._embed(X)))
+        return scores_of(self._learned(), self._checked_readout(), self._embed(X))
 
     def _checked_readout(self) -> Readout:
         """Return the read-out, checked: it may have been set since the last task."""
         return Method(objective=self.objective, readout=self.readout).readout
 
-    def _checked_temperature(self) -> float | Literal["auto"]:
-        check(type(self).__name__, {"temperature": RULES["temperature"]}, {"temperature": self.temperature})
-        return self.temperature
+    def _checked(self, name: str) -> Any:
+        check(type(self).__name__, {name: RULES[name]}, {name: getattr(self, name)})  # it may have been set just now
+        return getattr(self, name)
 
+    @own_modes()
     def _embed(self, X: Any) -> torch.Tensor:
         state = self._learned()
         images, _, _ = self._read(X, None, state.spec)
-        z = embed(state.trained.network, images)
-        broken = (~torch.isfinite(z).all(dim=1)).nonzero().flatten()
-        if len(broken):
-            raise InputError(
-                f"row {int(broken[0])} of X is so far from anything that was learned that the network overflows"
-                f"{f' (and {len(broken) - 1} more)' if len(broken) > 1 else ''}. Check its scale, and fill values such "
-                "as 3.4e38."
-            )
-        return z
+        return checked_embeddings(state.trained.network, embed(state.trained.network, images))
 
     def _learned(self) -> LearnerState:
         state: LearnerState | None = getattr(self, "state_", None)
@@ -185,6 +180,16 @@ class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ign
         """Classes, images per class, losses and notes of every task."""
         return self._learned().tasks
 
+    def files(self, *, store_images: bool = False) -> tuple[dict[str, Any], model_format.Files]:
+        """Return what a saved version of this classifier consists of: its manifest, and for each file named tensors."""
+        state = self._learned()
+        if state.trained.exemplars is not None and not store_images:
+            raise InputError(
+                f"{type(self.exemplars).__name__} keeps {len(state.trained.exemplars)} images of old tasks. Writing "
+                "them to disk must be asked for: save(path, store_images=True)."
+            )
+        return model_format.manifest_of(state, self.get_params(deep=False)), model_format.tensors_of(state)
+
     def _read(self, X: Any, y: Any, spec: InputSpec | None) -> tuple[torch.Tensor, Any, InputSpec]:
         size: tuple[int, ...] = getattr(X, "shape", ())
         if spec is not None and not spec.is_image and len(size) == 2 and size[1] != spec.shape[0]:
@@ -208,7 +213,8 @@ class IncrementalClassifier(_Estimator):
         "resnet18", "resnet18-cifar", "resnet32", "vgg16", "efficientnet-lite0" to "efficientnet-lite4", "convnet",
         "mlp", or a module that maps a batch of inputs to (N, features). "auto" fits the first task's inputs.
     embedding_dim : int or None, default=512
-        Size of the embedding z; None takes the backbone's features as they are.
+        Size of the embedding z; None takes the backbone's features as they are, and so do objectives that classify and
+        networks that stay fixed (`Schedule(train="none")`, or "first" after the first task).
     normalize : bool, default=True
         L2-normalize embeddings.
     weights : str, Path or None, default=None
@@ -217,6 +223,9 @@ class IncrementalClassifier(_Estimator):
     crop : int or None, default=None
         Side of the center view that prototypes, drift and predictions see of larger images; random views in training
         should have this size too, e.g. RandomCropFlip(224). None: the whole image.
+    standardize : {"auto", "imagenet", "none"} or (mean, std), default="auto"
+        By what inputs are standardized: "auto" the statistics of the weights or of the first task; float inputs of a
+        module of yours are left alone. (mean, std) in the units of X, a number each or one per channel.
     objective : Objective, default=Triplet()
         What the network is trained for.
     penalty : Penalty, sequence of Penalty or None, default=None
@@ -239,7 +248,9 @@ class IncrementalClassifier(_Estimator):
         Share of each new class (of five images or more) that the network is not trained on, so that confidence can be
         measured on it. It still counts in the prototypes.
     temperature : float or "auto", default=0.1
-        Of `predict_proba`: softmax of scores (-d^2) / temperature. "auto": the one measured when a class was learned.
+        Of `predict_proba`: softmax of scores (-d^2) / temperature. "auto": the one measured at the last task.
+    unknown_rate : float, default=0.05
+        Of `recognize`: the share of images of known classes that may be called unknown; 0: none ever is.
     channels : {"auto", "first", "last"}, default="auto"
         Where the channel axis of four-dimensional X is.
     random_state : int, default=0
@@ -294,6 +305,7 @@ class IncrementalClassifier(_Estimator):
         normalize: bool = True,
         weights: str | Path | None = None,
         crop: int | None = None,
+        standardize: Standardization = "auto",
         objective: Objective = Triplet(),
         penalty: Penalty | Sequence[Penalty] | None = None,
         exemplars: Exemplars | None = None,
@@ -305,6 +317,7 @@ class IncrementalClassifier(_Estimator):
         image_size: int = 128,
         held_out: float = 0.0,
         temperature: float | Literal["auto"] = 0.1,
+        unknown_rate: float = UNKNOWN_RATE,
         channels: Literal["auto", "first", "last"] = "auto",
         random_state: int = 0,
         device: str = "cpu",
@@ -315,6 +328,7 @@ class IncrementalClassifier(_Estimator):
         self.normalize = normalize
         self.weights = weights
         self.crop = plain(crop)
+        self.standardize = standardize
         self.objective = objective
         self.penalty = penalty
         self.exemplars = exemplars
@@ -326,6 +340,7 @@ class IncrementalClassifier(_Estimator):
         self.image_size = plain(image_size)
         self.held_out = plain(held_out)
         self.temperature = plain(temperature)
+        self.unknown_rate = plain(unknown_rate)
         self.channels = channels
         self.random_state = plain(random_state)
         self.device = device
@@ -339,11 +354,19 @@ class IncrementalClassifier(_Estimator):
         (EWC(gamma=10000000.0, fisher='batch', accumulate=False),)
         """
         method = get_method(name)
-        return cls().set_params(**{**method.options(), "penalty": method.penalties, **params})
+        options = {**method.options(), "penalty": method.penalties}
+        if options.pop("beside") is not None:
+            raise InputError(f"{name} reads two networks side by side, and a classifier has one: protodrift run it.")
+        if method.backbone:
+            options.update(embedding_dim=None, normalize=False)
+        else:
+            del options["backbone"]
+        return cls().set_params(**{**options, **params})
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Forget everything and learn one task."""
-        self.state_ = self._learn(None, X, y)
+        with alone(self), own_modes():
+            self.state_ = self._learn(None, X, y)
         return self
 
     def partial_fit(
@@ -360,11 +383,12 @@ class IncrementalClassifier(_Estimator):
                 train along, and merge them into the moved prototype, weighted by counts.
 
         Raises:
-            InputError: for anything that cannot be used. The classifier is what it was.
+            InputError: for anything that cannot be used, and in a second thread. The classifier is what it was.
             DivergedError: if training met a loss that is not finite. The classifier is what it was.
         """
         check(type(self).__name__, {"known": one_of("error", "skip", "refresh")}, {"known": known})
-        self.state_ = self._learn(getattr(self, "state_", None), X, y, announced=classes, known=known)
+        with alone(self), own_modes():
+            self.state_ = self._learn(getattr(self, "state_", None), X, y, announced=classes, known=known)
         return self
 
     def _learn(
@@ -406,7 +430,7 @@ class IncrementalClassifier(_Estimator):
             checkpoint: keeps the last finished epoch; a training that was interrupted goes on from there.
             source: where the images come from, in a word.
         """
-        method, fixed = self.method, {name: getattr(self, name) for name in _FIXED}
+        method, fixed = self.method, {name: as_tuples(getattr(self, name)) for name in FIXED}
         if state is not None:
             check_fixed(state, fixed, method.readout)
         build = partial(
@@ -417,46 +441,34 @@ class IncrementalClassifier(_Estimator):
             weights=self.weights,
             seed=self.random_state,
             crop=self.crop,
+            standardize=fixed["standardize"],
         )
-        plan = TaskPlan(
-            method,
-            self.training,
-            default_augmentation(spec) if self.augment == "auto" else self.augment,
-            self.random_state,
-            fixed,
-            self.held_out,
-            build,
-            self.device,
-            on_progress,
-            checkpoint,
-            self.verbose,
-            source,
-        )
-        return learn(plan, state, spec, examples)
+        views = default_augmentation(spec) if self.augment == "auto" else self.augment
+        told, seed = (on_progress, checkpoint, self.verbose, source), self.random_state
+        plan = TaskPlan(method, self.training, views, seed, fixed, self.held_out, build, self.device, *told)
+        with own_modes():
+            return learn(plan, state, spec, examples)
 
-    def save(self, path: str | Path, *, store_images: bool = False, keep: int | None = None) -> Path:
+    def save(
+        self, path: str | Path, *, store_images: bool = False, keep: int | None = None, onto: int | None = None
+    ) -> Path:
         """Write the model as a new version of the directory `path`; a reader sees the old or the new one, whole.
 
         Args:
-            path: a directory: new, or a model that gets one more version.
+            path: a directory: new, or a model that gets one more version on top of the one this classifier was loaded
+                from or saved as.
             store_images: exemplars are images of old tasks; they are written only if this is True.
             keep: versions to keep, the newest ones; None: all.
+            onto: write on top of this version (0: of none) if it is current, whatever this classifier was made from.
 
         Raises:
+            StaleError: if somebody else has written to `path` meanwhile. Nothing was written.
             ModelFileError: if `path` is something else, or cannot be written. What was there before is unchanged.
         """
-        versions.write(path, *self.files(store_images=store_images), keep=keep)
+        origins: versions.Origins = getattr(self, "_origins", None) or versions.Origins()
+        parts = self.files(store_images=store_images)
+        self._origins = origins.after(path, versions.write(path, *parts, keep=keep, onto=origins.onto(path, onto)))
         return Path(path)
-
-    def files(self, *, store_images: bool = False) -> tuple[dict[str, Any], model_format.Files]:
-        """Return what a saved version of this classifier consists of: its manifest, and for each file named tensors."""
-        state = self._learned()
-        if state.trained.exemplars is not None and not store_images:
-            raise InputError(
-                f"{type(self.exemplars).__name__} keeps {len(state.trained.exemplars)} images of old tasks. Writing "
-                "them to disk must be asked for: save(path, store_images=True)."
-            )
-        return model_format.manifest_of(state, self.get_params(deep=False)), model_format.tensors_of(state)
 
     @classmethod
     def load(cls, path: str | Path, **params: Any) -> Self:
@@ -475,15 +487,10 @@ class IncrementalClassifier(_Estimator):
     @classmethod
     def from_saved(cls, saved: versions.Saved, path: str | Path, **params: Any) -> Self:
         """Return the classifier of a version that was read; as `load`."""
-        try:
+        with versions.explained(path):
             known = {name: value for name, value in params.items() if name in cls._get_param_names()}
             clf = cls(**model_format.decode_params(saved.manifest["parameters"], known)).set_params(**params)
             _ = clf.method
             clf.state_ = model_format.restored(clf, saved)
-        except ModelFileError:
-            raise
-        except KeyError as error:
-            raise ModelFileError(f"the model at {path} is damaged: it lacks {error}.") from error
-        except (InputError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise ModelFileError(f"the model at {path} cannot be used: {error}") from error
+        clf._origins = versions.Origins().after(path, saved.current)
         return clf

@@ -33,9 +33,9 @@ from protodrift.experiments.store import Store
 from protodrift.experiments.tree import Tree
 from protodrift.methods import METHODS, Method, Schedule
 from protodrift.networks.build import build_embedder, embedding_options
-from protodrift.objectives import Triplet, triplet_loss
+from protodrift.objectives import RotatedSoftmax, Triplet, triplet_loss
 from protodrift.objectives.metric import EmbeddingLoss, Reduction
-from protodrift.penalties import EWC, MAS, Penalty, rewc
+from protodrift.penalties import EWC, MAS, FeatureDistillation, LwF, Penalty, rewc
 from protodrift.prototypes import ClassSums
 from protodrift.readouts import StreamingLDA
 from protodrift.training import trainer
@@ -112,6 +112,7 @@ def train(
     batch: int = 30,
     images: int = 30,
     epochs: int = 7,
+    clip: float | None = None,
 ) -> None:
     """Two tasks in float64: every step of both is kept, and what penalties keep after each."""
     first, second = rows_of_digits([0, 1, 2, 3], images), rows_of_digits([4, 5, 6], images)
@@ -122,7 +123,7 @@ def train(
     spec = InputSpec(tuple(first.images.shape[1:]), "free", 0.0, float(first.images.max()))
     network = build_embedder(backbone, spec, **embedding_options(method.objective, 16, True), seed=3)
     network.standardize.fit(first.images)
-    training = Training(epochs=epochs, learning_rate=1e-3, batch_size=batch, images_per_class=5)
+    training = Training(epochs=epochs, learning_rate=1e-3, batch_size=batch, images_per_class=5, clip=clip)
     trained = Trained(network.double().eval())
     augment = CropFlip(pad=1) if color else None
     with warnings.catch_warnings():
@@ -382,6 +383,14 @@ class MeanLoss(Penalty):
 
 TRAININGS = {
     "own parts": (Method(objective=Shaken(), penalty=MeanLoss()), {}),
+    "as the field trains": (
+        Method(
+            RotatedSoftmax(),
+            (LwF(gamma=10.0, over="all"), FeatureDistillation(gamma=10.0, distance="mse", projector=8)),
+            schedule=Schedule(batch_norm="adapted"),
+        ),
+        {"batch": 23, "clip": 1.0},
+    ),
     "E-FT": (METHODS["E-FT"], {}),
     "uneven": (replace(METHODS["E-LwF"], schedule=MOVING), {"batch": 23}),
     "views and dropout": (replace(METHODS["E-LwF"], schedule=MOVING), {"color": True}),

@@ -27,7 +27,7 @@ def load(name: str):
 
 
 ranks, program = load("ranks"), load("program")
-TRAININGS = ("uneven", "views and dropout", "own parts")
+TRAININGS = ("uneven", "views and dropout", "own parts", "as the field trains")
 
 
 @pytest.fixture(scope="module")

@@ -302,3 +302,30 @@ def test_an_estimator_that_breaks_down_on_left_out_classes_moves_nothing():
     z = torch.randn(30, 4, generator=g)
     _, told = Gated(Broken()).fit(z, z + 1, torch.arange(30) % 3).explain(z[:5])
     assert told["gate"].tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("images", [400, 5])
+def test_the_map_of_a_cloud_is_the_gradient_of_where_it_goes(cloud, images):
+    prototypes, z_old, labels = cloud
+    z_old, labels = z_old[:: 400 // images], labels[:: 400 // images]
+    z_new = z_old + 0.3 * torch.sin(2 * z_old)
+    fitted = GaussianProcess(linear=1.0, local=10.0, length=0.6).fit(z_old, z_new, labels)
+    inside = fitted.center + (prototypes - fitted.center) @ fitted.basis @ fitted.basis.T
+    for p, weight in zip(inside, fitted.maps(inside), strict=True):
+        jacobian = torch.autograd.functional.jacobian(lambda x: fitted.explain(x[None])[0][0], p)
+        torch.testing.assert_close(fitted.basis.T @ weight, fitted.basis.T @ jacobian.T, atol=1e-8, rtol=1e-6)
+
+
+def test_what_a_process_leaves_of_an_image_is_what_the_others_do_not_predict(wild):
+    _, z_old, z_new, labels = wild
+    config = GaussianProcess(linear=1.0, local=1.0, length=0.6, cloud=0.0, calibrate=False)
+    fitted = config.fit(z_old, z_new, labels)
+    inverse, y = fitted.inverse, torch.linalg.solve(fitted.inverse, fitted.weights)
+    gram = torch.linalg.inv(inverse) - torch.eye(len(inverse), dtype=torch.float64)
+    left = []
+    for i in range(len(y)):
+        others = torch.arange(len(y)) != i
+        inner = gram[others][:, others] + torch.eye(len(y) - 1, dtype=torch.float64)
+        left.append(y[i] - gram[i, others] @ torch.linalg.solve(inner, y[others]))
+    left = torch.stack(left)
+    torch.testing.assert_close(fitted.noise(), left.T @ left / len(left), rtol=1e-5, atol=1e-8)

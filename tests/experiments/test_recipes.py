@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import Counter
 from dataclasses import fields, replace
@@ -11,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from protodrift import EWC, SDC
+from protodrift import EWC, SDC, StreamingLDA
 from protodrift.common.config import decode
 from protodrift.errors import InputError
 from protodrift.experiments.recipes import RECIPES, get_recipe, with_settings
@@ -161,7 +162,8 @@ def test_only_keeps_the_order_asked_for_and_each_method_once(digits_recipe):
     assert list(digits_recipe.only(["E-LwF", "E-FT", "E-LwF"]).methods) == ["E-LwF", "E-FT"]
 
 
-PAPER_RECIPES = [name for name in RECIPES if name not in ("digits", "digits-2d", "folder", "mnist-2d")]
+_NOT_OF_THE_PAPER = ("digits", "digits-2d", "folder", "mnist-2d")
+PAPER_RECIPES = [name for name in RECIPES if name not in _NOT_OF_THE_PAPER]
 
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)
@@ -348,3 +350,26 @@ def test_a_folder_is_stored_as_its_views_need_it(tmp_path, view, side, left):
     images = load_data(recipe, tmp_path).train.images
     assert tuple(images.shape[1:]) == (3, side, side)
     assert int(images[0, 0, side // 2, 1]) == left
+
+
+@pytest.mark.parametrize("name", ["cifar100-ten", "cifar100-eleven"])
+def test_the_frontier_of_cifar_has_untrained_patches(name):
+    method = get_recipe(name, "frontier").methods["Patches+SLDA"]
+    assert method.backbone == "patches-1600"
+    assert method.schedule.train == "none"
+
+
+OTHERS = {"digits-2d", "mnist-2d", "cifar100-joint"}
+
+
+@pytest.mark.parametrize("name", sorted(set(RECIPES) - OTHERS))
+def test_every_recipe_shows_what_the_frozen_network_can(name):
+    """All but two pictures, whose numbers are no results, and a training of all classes at once."""
+    make = RECIPES[name]
+    budgets = [None] if "budget" not in inspect.signature(make).parameters else ["paper", "cpu"]
+    for budget in budgets:
+        methods = get_recipe(name, budget).methods
+        for row in ("E-Pre", "SLDA"):
+            assert methods[row].schedule.train == "none"
+            assert methods[row].reads_pooled
+        assert isinstance(methods["SLDA"].readout, StreamingLDA)

@@ -11,13 +11,17 @@ import torch
 from safetensors.torch import save_file
 
 from protodrift import EWC, MAS, SDC, Everything, IncrementalClassifier, LwF, Method, Schedule, TaskStream, Triplet
-from protodrift.data import Dataset, load_digits
+from protodrift.common.covariance import Covariance, class_covariances
+from protodrift.data import Dataset, Examples, load_digits
 from protodrift.drift import Oracle
 from protodrift.errors import InputError
 from protodrift.experiments.recipes import get_recipe
 from protodrift.experiments.setup import Network
 from protodrift.experiments.stages import KINDS, Given
+from protodrift.experiments.store import Store
 from protodrift.experiments.tree import Tree
+from protodrift.networks.embedder import embed
+from protodrift.readouts import Bayes, RidgeClassifier, StreamingLDA
 from protodrift.training.config import Training
 
 FAST = Training(epochs=1, learning_rate=3e-4)
@@ -83,7 +87,7 @@ def test_a_tree_and_a_classifier_take_the_same_steps(stream, tree, results, name
     clf = IncrementalClassifier(
         embedding_dim=32,
         training=FAST,
-        **method.options(),
+        **{name: value for name, value in method.options().items() if name not in ("backbone", "beside")},
     )
     for k, task in enumerate(stream, 1):
         clf.partial_fit(task.data.images, task.data.labels)
@@ -211,6 +215,45 @@ def test_the_source_of_a_part_of_ones_own_is_in_the_keys_of_its_stages(stream, t
     assert keys[0]["train"] == keys[2]["train"]  # drift has no part in training
 
 
+SHIFTED = """
+from dataclasses import dataclass
+
+import own_helper
+from protodrift.drift import Drift, Known
+
+
+@dataclass(frozen=True)
+class OwnDrift(Drift):
+    def fit(self, z_old, z_new, targets=None):
+        return Moved()
+
+
+class Moved(Known):
+    def __init__(self):
+        pass
+
+    def explain(self, prototypes):
+        return prototypes + own_helper.far(), {}
+"""
+
+
+def test_a_part_that_was_changed_between_runs_gets_results_of_its_own(stream, tmp_path, monkeypatch):
+    """Also if what was changed is a function that it calls in a module beside it."""
+    moved = []
+    for far in (0.0, 0.0, 3.0):
+        (tmp_path / "own_helper.py").write_text(f"def far():\n    return {far}\n")
+        monkeypatch.delitem(sys.modules, "own_helper", raising=False)
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two writes within a second look alike to it
+        drift = own_part(tmp_path, monkeypatch, SHIFTED)()
+        tree = make(stream)
+        tree.store = Store(tmp_path / "run")
+        tree.run({"own": Method(OBJECTIVE, drift=drift)})
+        moved.append((tree.prototypes(Method(OBJECTIVE, drift=drift), 2).means, tree.computed["readout"]))
+    assert torch.equal(moved[0][0], moved[1][0])
+    assert (moved[0][1] > 0, moved[1][1], moved[2][1] > 0) == (True, 0, True)
+    assert float((moved[2][0] - moved[0][0]).abs().max()) > 2.9
+
+
 def test_a_part_whose_source_cannot_be_read_is_refused(stream):
     space = {"__name__": "nowhere"}
     exec(PART, space)
@@ -226,3 +269,50 @@ def test_a_stage_reads_only_its_parents(stream):
     assert stage.compute(Given(values)).z_new.shape[1] == 32
     with pytest.raises(KeyError):
         stage.compute(Given(dict(list(values.items())[1:])))
+
+
+def test_a_network_that_stays_fixed_is_read_out_from_its_pooled_features(stream, tree, tmp_path):
+    """E-Fix shares its training with E-FT, E-Pre its initial weights; only what is read differs. On disk, too."""
+    trained = Method(objective=OBJECTIVE)
+    fixed, none = (replace(trained, schedule=Schedule(train=train)) for train in ("first", "none"))
+    before = dict(tree.computed)
+    assert tree.readout(trained, 2).prototypes.means.shape == (4, 32)
+    features = tree.readout(fixed, 2).prototypes.means.shape[1]
+    assert features == tree.readout(none, 2).prototypes.means.shape[1] == 512 != 32
+    assert tree.computed["train"] - before.get("train", 0) <= 2
+    for method in (fixed, none):
+        clf = IncrementalClassifier(embedding_dim=32, objective=OBJECTIVE, training=FAST, schedule=method.schedule)
+        for task in list(stream)[:2]:
+            clf.partial_fit(task.data.images, task.data.labels)
+        assert clf.network_.embedding_dim == features
+        torch.testing.assert_close(torch.from_numpy(clf.prototypes_), tree.readout(method, 2).prototypes.means)
+        again = IncrementalClassifier.load(clf.save(tmp_path / method.schedule.train))
+        test = torch.cat([task.test.images for task in list(stream)[:2]])
+        assert again.predict(test).tolist() == clf.predict(test).tolist()
+        again.partial_fit(list(stream)[2].data.images, list(stream)[2].data.labels)
+
+
+@pytest.mark.parametrize(
+    "readout", [StreamingLDA(), RidgeClassifier(covariance=Covariance("shared")), Bayes()], ids=str
+)
+def test_the_oracle_knows_true_covariances_too(stream, tree, readout):
+    """What is kept after task 3 is what one who has all images would measure now."""
+    method = Method(objective=OBJECTIVE, drift=Oracle(), readout=readout)
+    result = tree.readout(method, 3)
+    network = tree.trained(method, 3).network
+    every = Examples.concatenate([task.data for task in stream])
+    z, targets = embed(network, every.images), every.targets_of(result.prototypes.labels)
+    true = class_covariances(z, targets, 6).double()
+    counts = torch.bincount(targets).double()
+    total = torch.einsum("k,kde->de", counts, true)
+    if isinstance(readout, StreamingLDA):
+        torch.testing.assert_close(result.readout_state["scatter"], total, rtol=1e-3, atol=1e-3)
+    elif isinstance(readout, Bayes):
+        torch.testing.assert_close(result.prototypes.statistics["full"].double(), true, rtol=1e-3, atol=1e-5)
+    else:
+        torch.testing.assert_close(
+            result.prototypes.statistics["shared"].double(), total / counts.sum(), rtol=1e-3, atol=1e-5
+        )
+    unmoved = tree.readout(replace(method, drift=None), 3)
+    for name, value in (unmoved.readout_state | unmoved.prototypes.statistics).items():
+        assert not torch.equal(value, (result.readout_state | result.prototypes.statistics)[name]) or name == "count"

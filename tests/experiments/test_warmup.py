@@ -14,7 +14,8 @@ from protodrift.experiments.store import Store
 from protodrift.experiments.tree import Tree
 from protodrift.methods import METHODS
 from protodrift.objectives import Softmax
-from protodrift.training.config import Training, Warmup, one_cycle
+from protodrift.training.config import Training, Warmup
+from protodrift.training.optimizer import one_cycle
 from protodrift.training.step import Step
 
 TRAINING = Training(

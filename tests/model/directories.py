@@ -30,7 +30,7 @@ def reseal(path: Path, change=None) -> None:
             manifest["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     if change is not None:
         change(manifest)
-    data = json.dumps(manifest).encode()
+    data = json.dumps(manifest, indent=1).encode()
     (folder / "manifest.json").write_bytes(data)
     current = json.loads((path / "CURRENT").read_text())
     current["manifest_sha256"] = hashlib.sha256(data).hexdigest()

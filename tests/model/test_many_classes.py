@@ -13,7 +13,7 @@ from protodrift.model import evaluate as evaluation
 from protodrift.model.evaluate import evaluate
 from protodrift.readouts import NearestExemplarMean, View, ncm
 from protodrift.readouts import base as readouts
-from protodrift.training import calibration
+from protodrift.training import checking
 
 
 @pytest.fixture
@@ -59,7 +59,8 @@ def test_discriminant_coordinates_are_whitened_distances_in_the_plane_of_the_mea
     readout = StreamingLDA(shrinkage=0.01)
     kept = readout.learn({}, z, torch.arange(40) % 4, 1, 0)
     at, of = readout.coordinates(View(z, means, readout_state=kept))
-    sigma = 0.99 * kept["scatter"] / kept["count"] + 0.01 * torch.eye(6, dtype=torch.float64)
+    sigma = kept["scatter"] / kept["count"]
+    sigma = 0.99 * sigma + 0.01 * sigma.trace() / 6 * torch.eye(6, dtype=torch.float64)
     white = torch.linalg.inv(torch.linalg.cholesky(sigma)).T
     plane = torch.linalg.svd((means - means.mean(dim=0)) @ white, full_matrices=False).Vh[: classes - 1]
     expected = torch.cdist(z @ white @ plane.T, means @ white @ plane.T)
@@ -79,7 +80,7 @@ def learned(X, y, images):
     """Learn 2,100 classes; so many images are checked."""
     clf = IncrementalClassifier(embedding_dim=32, schedule=Schedule(train="none"), temperature="auto")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "CHECKED_SCORES", 2100 * images)
+        patch.setattr(checking, "CHECKED_SCORES", 2100 * images)
         return clf.partial_fit(X, y)
 
 
@@ -121,8 +122,9 @@ def test_calibration_is_measured_on_a_sample_where_scores_would_not_fit(many):
     assert int(clf.state_.calibration.images.sum()) == 400
     calibration = learned(X, y, images=100).state_.calibration
     assert int(calibration.images.sum()) == 100
-    assert bool(torch.isfinite(calibration.thresholds).all())
-    assert float(calibration.thresholds.median() / clf.state_.calibration.thresholds.median()) == pytest.approx(1, 0.2)
+    limits = calibration.limits()
+    assert bool(torch.isfinite(limits).all())
+    assert float(limits.median() / clf.state_.calibration.limits().median()) == pytest.approx(1, 0.2)
 
 
 def test_counts_are_the_matrix_without_its_zeros():

@@ -22,6 +22,7 @@ from protodrift.errors import InputError, ModelFileError
 from protodrift.model import versions
 from protodrift.model.audit import audit, class_bytes
 from protodrift.model.forget import forget
+from protodrift.model.rename import rename
 from tests.model.directories import files_of, reseal
 
 load = IncrementalClassifier.load
@@ -123,8 +124,8 @@ def test_a_reader_whose_version_is_undone_reads_the_other_one(three_versions, sa
     path, kept = three_versions
     real, undone = files.read_bytes, []
 
-    def slow(file):
-        content = real(file)
+    def slow(file, *most):
+        content = real(file, *most)
         if file.name == "CURRENT" and not undone:
             undone.append(1)
             versions.undo(path)  # the version is removed between a reader's two looks
@@ -138,11 +139,11 @@ def meanwhile(monkeypatch, file: Path, act) -> None:
     """Let `act`, another process's work, happen once, just before this file is read."""
     real, acted = files.read_bytes, []
 
-    def slow(path):
+    def slow(path, *most):
         if path == file and not acted:
             acted.append(1)
             act()
-        return real(path)
+        return real(path, *most)
 
     monkeypatch.setattr(files, "read_bytes", slow)
 
@@ -176,7 +177,7 @@ def test_who_looks_while_a_class_is_forgotten_sees_what_is_left(three_versions, 
     path, _ = three_versions
     meanwhile(monkeypatch, path / "versions" / "3" / "manifest.json", lambda: forget(path, "emu"))
     found = look(path)
-    assert (found.versions if look is audit else tuple(one.version for one in found)) == (4,)
+    assert (found.versions if look is audit else tuple(one.version for one in found)) == (6, 5, 4)
 
 
 # -- forget -----------------------------------------------------------------------------------------------------------
@@ -188,21 +189,56 @@ def test_a_forgotten_class_is_in_no_file(three_versions, vectors):
     own = [clf.prototypes_[clf.classes_.tolist().index("emu")].tobytes() for clf in kept]
     assert any(own[2] in content for content in files_of(path).values())
     left = forget(path, "emu")
-    assert (left.version, left.classes, left.removed, left.trained) == (4, 5, 3, True)
+    assert (left.version, left.classes, left.removed, left.undo, left.trained) == (6, 5, 3, 2, True)
     contents = files_of(path)
     assert not any(part in content for part in own for content in contents.values())
     assert not any(b"emu" in content for content in contents.values())
-    assert [p.name for p in (path / "versions").iterdir()] == ["4"]
+    assert sorted(p.name for p in (path / "versions").iterdir()) == ["4", "5", "6"]
     clf = load(path)
     assert clf.classes_.tolist() == ["owl", "ibis", "jay", "kea", "tui"]
     rows = [i for i in range(6) if i != row]
     assert np.array_equal(clf.prototypes_, kept[2].prototypes_[rows])
     assert torch.equal(clf.state_.calibration.quantiles, kept[2].state_.calibration.quantiles[rows])
-    with pytest.raises(ModelFileError, match="or the first since a class was forgotten"):
-        versions.undo(path)
     assert audit(path).foreign == ()
     clf.partial_fit(*vectors("emu", "rook"))  # it may be learned again, from new images
     assert load(clf.save(path)).classes_.tolist()[-2:] == ["emu", "rook"]
+
+
+def test_other_tasks_can_be_undone_after_a_class_was_forgotten(three_versions):
+    path, kept = three_versions
+    forget(path, "emu")
+    for before, classes in ((kept[1], ["owl", "ibis", "jay"]), (kept[0], ["owl"])):
+        versions.undo(path)
+        clf = load(path)
+        assert clf.classes_.tolist() == classes
+        rows = [before.classes_.tolist().index(label) for label in classes]
+        assert np.array_equal(clf.prototypes_, before.prototypes_[rows])
+        assert "emu" not in [label for task in clf.tasks_ for label in task.classes]
+    with pytest.raises(ModelFileError, match="nothing to undo"):
+        versions.undo(path)
+
+
+def test_an_undo_that_would_change_nothing_is_left_out(make_classifier, vectors, tmp_path):
+    clf, path = make_classifier(schedule=Schedule(train="none")), tmp_path / "birds"
+    for pair in (("owl", "jay"), ("emu",), ("kea",)):
+        clf.partial_fit(*vectors(*pair)).save(path)
+    left = forget(path, "emu")  # a task of its own: before and after it the model knows the same
+    assert (left.undo, load(path).classes_.tolist()) == (1, ["jay", "owl", "kea"])
+    versions.undo(path)
+    assert load(path).classes_.tolist() == ["jay", "owl"]
+
+
+def test_a_class_is_forgotten_under_all_its_names(three_versions):
+    path, _ = three_versions
+    rename(path, "emu", "Emu")
+    assert load(path).classes_.tolist() == ["Emu", "owl", "ibis", "jay", "kea", "tui"]
+    left = forget(path, "Emu")
+    assert (left.undo, load(path).classes_.tolist()) == (2, ["owl", "ibis", "jay", "kea", "tui"])
+    assert not any(name in content for name in (b"emu", b"Emu") for content in files_of(path).values())
+    rename(path, "owl", "Owl")  # of another class: it can be undone, and does not hide what is forgotten
+    assert forget(path, "jay").undo == 3
+    versions.undo(path)
+    assert load(path).classes_.tolist() == ["owl", "ibis", "kea", "tui"]
 
 
 def test_what_a_killed_task_left_makes_no_unknown_class_a_forgotten_one(three_versions):
@@ -245,14 +281,14 @@ def test_old_versions_that_cannot_be_removed_are_said_and_the_same_command_remov
     with busy(path / "versions" / "2"):
         with pytest.raises(ModelFileError) as raised:
             forget(path, "emu")
-        for words in ("is version 4", "could not be removed: Device or resource busy", "run the same command again"):
+        for words in ("is version 6", "could not be removed: Device or resource busy", "run the same command again"):
             assert words in str(raised.value)
         assert re.search(r": versions/(\.new-gone-)?2, versions/3\. ", str(raised.value))
         assert "emu" not in load(path).classes_
         with pytest.raises(ModelFileError, match="could not be removed"):
             forget(path, "emu")
     left = forget(path, "emu")
-    assert (left.version, left.removed, left.trained) == (4, 2, None)
+    assert (left.version, left.removed, left.trained) == (6, 2, None)
     assert not any(b"emu" in content for content in files_of(path).values())
     with pytest.raises(InputError, match="does not know a class 'emu'"):
         forget(path, "emu")
@@ -262,7 +298,47 @@ def test_a_class_is_forgotten_though_an_older_version_is_damaged(three_versions)
     path, _ = three_versions
     (path / "versions" / "1" / "manifest.json").write_bytes(b"{")
     assert forget(path, "emu").removed == 3
-    assert [p.name for p in (path / "versions").iterdir()] == ["4"]
+    assert sorted(p.name for p in (path / "versions").iterdir()) == ["4", "5"]  # what can still be read
+
+
+# -- rename -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_renamed_class_is_the_same_under_another_name_and_can_be_undone(three_versions, vectors, same):
+    path, kept = three_versions
+    before, X = files_of(path), vectors("owl", "emu", "kea")[0]
+    assert rename(path, "owl", "Snowy Owl").version == 4
+    clf = load(path)
+    names = {"owl": "Snowy Owl"}
+    assert clf.classes_.tolist() == [names.get(label, label) for label in kept[2].classes_.tolist()]
+    assert clf.predict(X).tolist() == [names.get(label, label) for label in kept[2].predict(X).tolist()]
+    assert np.array_equal(clf.predict_proba(X), kept[2].predict_proba(X))
+    assert clf.drift_.labels == tuple(names.get(label, label) for label in kept[2].drift_.labels)
+    assert not any(b'"owl"' in content for name, content in files_of(path).items() if name.startswith("versions/4/"))
+    assert audit(path).foreign == ()
+    clf.partial_fit(*vectors("rook", "crow"))  # it goes on learning
+    versions.undo(path)
+    assert same(load(path), kept[2])
+    assert {name: content for name, content in files_of(path).items() if name != "CURRENT"} == {
+        name: content for name, content in before.items() if name != "CURRENT"
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("owls", "x", r"does not know a class 'owls'. Did you mean 'owl'"),
+        ("owl", "emu", "has a class 'emu' already"),
+        ("owl", " ", "needs a name that can be seen"),
+        ("owl", 3, "is of another kind"),
+    ],
+)
+def test_a_name_that_cannot_be_given_is_refused_and_nothing_changes(three_versions, old, new, said):
+    path, _ = three_versions
+    before = files_of(path)
+    with pytest.raises(InputError, match=said):
+        rename(path, old, new)
+    assert files_of(path) == before
 
 
 def test_only_tasks_with_its_photos_count_as_trained_with_them(make_classifier, vectors, tmp_path):
@@ -365,8 +441,11 @@ def hide_in_blanks(path: Path) -> None:
     file.write_bytes(file.read_bytes() + b" " * 100)
 
 
-@pytest.mark.parametrize("hide", [hide_in_metadata, hide_in_blanks])
-def test_nothing_hides_between_the_tensors_even_with_right_checksums(two_clouds, tmp_path, hide):
+@pytest.mark.parametrize(
+    ("hide", "message"),
+    [(hide_in_metadata, "bytes that are no tensors"), (hide_in_blanks, "not written as a manifest")],
+)
+def test_nothing_hides_between_the_tensors_even_with_right_checksums(two_clouds, tmp_path, hide, message):
     path = two_clouds.save(tmp_path / "m")
     assert audit(path).checked == (1,)
     hide(path)
@@ -374,7 +453,7 @@ def test_nothing_hides_between_the_tensors_even_with_right_checksums(two_clouds,
         reseal(path)
     else:
         _reseal_current(path)
-    with pytest.raises(ModelFileError, match="no part of the model"):
+    with pytest.raises(ModelFileError, match=message):
         audit(path)
 
 
@@ -390,9 +469,9 @@ def _reseal_current(path: Path) -> None:
     ("change", "message"),
     [
         (lambda m: m.update(photo="x"), "what no model has, the field 'photo'"),
-        (lambda m: m["made_with"].update(photo="x" * 999), "made_with says"),
-        (lambda m: m["input"].update(photo="x"), "no part of the model"),
-        (lambda m: m["tasks"][0].update(photo="x"), "no part of the model"),
+        (lambda m: m["made_with"].update(photo="x" * 999), "what no model has, the field 'photo'"),
+        (lambda m: m["input"].update(photo="x"), "what no model has, the field 'photo'"),
+        (lambda m: m["tasks"][0].update(photo="x"), "what no model has, the field 'photo'"),
     ],
 )
 def test_no_field_hides_anything(two_clouds, tmp_path, change, message):

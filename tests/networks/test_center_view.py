@@ -67,5 +67,5 @@ def test_the_view_is_part_of_what_a_stage_is(data):
     assert whole.plan({"E-Pre": method}).keys().isdisjoint(center.plan({"E-Pre": method}))
     images = torch.from_numpy(X[:20]).permute(0, 3, 1, 2)
     network = center.trained(method, 0).network
-    assert torch.equal(center.embeddings(method, 1).z_new, embed(network, images[:, :, 4:20, 7:23]))
+    assert torch.equal(center.embeddings(method, 1).z_new, embed(network.pooled(), images[:, :, 4:20, 7:23]))
     assert not torch.equal(center.embeddings(method, 1).z_new, whole.embeddings(method, 1).z_new)

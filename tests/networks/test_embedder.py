@@ -171,3 +171,17 @@ class TestCenterView:
     def test_a_module_of_the_users_is_asked_at_the_size_it_sees(self):
         module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 7))
         assert build_embedder(module, self.LARGE, crop=32, embedding_dim=None).embedding_dim == 7
+
+
+def test_pooled_features_are_those_before_the_head_and_share_all_weights():
+    network = build_embedder("convnet", GRAY, embedding_dim=7).eval()
+    images = torch.randint(0, 256, (5, 1, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    pooled = network.pooled()
+    assert embed(network, images).shape == (5, 7)
+    expected = torch.nn.functional.normalize(network.features(images), dim=1).detach()
+    torch.testing.assert_close(embed(pooled, images), expected)
+    assert pooled.embedding_dim == expected.shape[1] == network.feature_dim
+    assert pooled.pooled() is pooled
+    whole, kept = network.state_dict(), pooled.state_dict()
+    assert whole.keys() - kept.keys() == {"head.weight", "head.bias"}
+    assert all(kept[name].data_ptr() == whole[name].data_ptr() for name in kept)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
-from sklearn.linear_model import Ridge
 
 from protodrift import IncrementalClassifier, Method, TaskStream, Training
 from protodrift.common.config import decode, encode
@@ -16,7 +15,7 @@ from protodrift.experiments.setup import Network
 from protodrift.experiments.store import Store
 from protodrift.experiments.tree import Tree
 from protodrift.prototypes.store import Prototypes
-from protodrift.readouts import Bayes, Mahalanobis, NearestClassMean, RidgeClassifier, View
+from protodrift.readouts import Bayes, FeCAM, Mahalanobis, NearestClassMean, RidgeClassifier, View
 
 
 @pytest.fixture(scope="module")
@@ -92,28 +91,40 @@ def test_tukey_is_a_space_of_its_own():
     assert power.space(z).tolist() == [[2.0, -3.0, 0.0]]
 
 
-@pytest.mark.parametrize("form", ["shared", "full"])
-def test_the_ridge_classifier_is_ridge_regression_on_all_images(clouds, form):
-    z, rows, test = clouds
-    readout = RidgeClassifier(0.1, normalize=False, covariance=Covariance(form))
-    alpha = 0.1 * float(z.square().sum()) / 5
-    reference = Ridge(alpha=alpha, fit_intercept=False).fit(z.numpy(), np.eye(4)[rows.numpy()])
-    scores = readout.scores(view(z, rows, test, readout.keeps))
-    np.testing.assert_allclose(scores, reference.predict(test.numpy()), atol=1e-10)
-    unit = RidgeClassifier(0.1, covariance=Covariance(form)).scores(view(z, rows, test, readout.keeps))
-    np.testing.assert_allclose(unit, scores.numpy() / np.linalg.norm(reference.coef_, axis=1), atol=1e-8)
+def test_fecam_is_what_its_authors_release(clouds):
+    """Written out image by image: square roots, covariances over n - 1, shrunk twice, correlations, unit length."""
+    z, rows, test = clouds[0].abs(), clouds[1], clouds[2].abs()
+    readout = FeCAM()
+    scores = readout.scores(view(readout.space(z), rows, test, readout.keeps))
+    identity = np.eye(5)
+    for c in range(4):
+        own = z[rows == c].numpy()
+        s = np.cov(np.sqrt(own).T)
+        for _ in range(2):
+            on, off = np.diag(s).mean(), s[~np.eye(5, dtype=bool)].mean()
+            s = s + 1.0 * on * identity + 1.0 * off * (1 - identity)
+        s = s / np.sqrt(np.outer(np.diag(s), np.diag(s)))
+        mu = np.sqrt(own.mean(axis=0))  # the root of the mean, not the mean root
+        mu = mu / np.linalg.norm(mu)
+        x = np.sqrt(test.numpy())
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+        naive = [(row - mu) @ np.linalg.pinv(s) @ (row - mu) for row in x]
+        np.testing.assert_allclose(-scores[:, c], naive)
+    assert decode(encode(readout)) == readout
+    assert readout.space_name == "tukey 0.5"
 
 
 @pytest.mark.parametrize(
-    "readout", [Mahalanobis(), Bayes(), RidgeClassifier(), RidgeClassifier(covariance=Covariance())]
+    "readout", [Mahalanobis(), FeCAM(), Bayes(), RidgeClassifier(), RidgeClassifier(covariance=Covariance())]
 )
 def test_a_class_without_a_prototype_never_wins_and_flat_clouds_are_no_problem(readout):
     g = torch.Generator().manual_seed(0)
     z = torch.randn(12, 3, generator=g) @ torch.randn(3, 30, generator=g)  # 3 dimensions of 30
     rows = torch.arange(3).repeat_interleave(4)
     z = z + 3 * torch.eye(30)[rows]
-    store = Prototypes.of("abcd", z, rows, 1, readout.keeps)  # no image of d
-    scores = readout.scores(View(z, store.means, statistics=store.statistics, counts=store.counts))
+    store = Prototypes.of("abcd", readout.space(z), rows, 1, readout.keeps)  # no image of d
+    kept = readout.learn({}, readout.space(z), rows, 1, 0)
+    scores = readout.scores(View(z, store.means, [], kept, statistics=store.statistics, counts=store.counts))
     assert bool((scores[:, 3] == -torch.inf).all())
     assert bool(torch.isfinite(scores[:, :3]).all())
     assert decode(encode(readout)) == readout
@@ -127,7 +138,10 @@ def test_covariances_that_were_not_kept_are_asked_for():
 STREAM = [[3, 8], [1, 7]]
 
 
-@pytest.mark.parametrize("readout", [Mahalanobis(), Bayes(covariance=Covariance("low-rank", 4)), RidgeClassifier()])
+@pytest.mark.parametrize(
+    "readout",
+    [Mahalanobis(), Bayes(covariance=Covariance("low-rank", 4)), RidgeClassifier(covariance=Covariance("shared"))],
+)
 def test_in_a_tree_and_a_classifier_alike_and_kept_on_disk(readout, tmp_path):
     """The experiment and the product keep, move and use the same statistics; a stage on disk holds them."""
     stream = TaskStream(load_digits(), classes=STREAM)

@@ -18,8 +18,11 @@ from PIL import Image
 
 from protodrift.serve.app import build_app
 from protodrift.serve.limits import Limits
-from protodrift.serve.running import bound, server_of
+from protodrift.serve.running import Server, bound
 from protodrift.serve.watching import Watched
+
+PATIENT = Limits(seconds=600.0, image_seconds=600.0)
+"""Those of every day, on a machine that may be very busy."""
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -49,7 +52,7 @@ class Client:
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         """Return status and JSON (or bytes)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         with contextlib.closing(connection):
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
@@ -66,15 +69,16 @@ class Client:
 
 
 @contextlib.contextmanager
-def serving(path: Path, limits: Limits = Limits(), **options: Any) -> Iterator[Client]:
+def serving(path: Path, limits: Limits = PATIENT, **options: Any) -> Iterator[Client]:
     """A real server in a thread, stopped as a signal would stop it."""
     listener = bound("127.0.0.1", 0)
-    server = server_of(build_app(Watched(path), limits, poll=0.05, **options), 10)
+    app = build_app(Watched(path), limits, poll=0.05, **options)
+    server = Server(app, 10)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         client = Client(listener.getsockname()[1])
-        client.server = server
+        client.server, client.app = server, app
         while not server.started and thread.is_alive():
             time.sleep(0.01)
         yield client

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from protodrift.errors import InputError
+from protodrift.serve.access import is_loopback, read_token
 from protodrift.serve.batching import Batcher
-from protodrift.serve.guard import read_token
 from protodrift.serve.limits import Limits
-from protodrift.serve.running import bound, is_loopback
+from protodrift.serve.running import bound
 
 
 class Doubling:
@@ -89,6 +89,7 @@ def test_loopback(host, local):
 
 def test_a_port_in_use_is_explained():
     taken = bound("127.0.0.1", 0)
+    taken.listen(1)
     with pytest.raises(InputError, match="--port"):
         bound("127.0.0.1", taken.getsockname()[1])
     taken.close()

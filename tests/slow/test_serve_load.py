@@ -243,3 +243,104 @@ def test_learn_during_load_drops_and_mixes_nothing(tmp_path, colors):
     for one in found:
         assert one["embeddings"][0]["embedding"] == pytest.approx(expected[one["version"]][1].tolist(), abs=1e-4)
     print(f"{len(found)} answers, {sum(one['version'] == 2 for one in found)} of them of version 2")
+
+
+def small_photos(server, picture, clients, rounds):
+    """Seconds of small photos asked about by many clients at once, and their statuses."""
+
+    def client(_):
+        took, connection = [], server.connect()
+        for _ in range(rounds):
+            began = time.perf_counter()
+            status, _ = server.ask("POST", "/predict", picture, {"Content-Type": "image/png"}, connection)
+            took.append((status, time.perf_counter() - began))
+        connection.close()
+        return took
+
+    answers = [one for part in together(clients, client) for one in part]
+    times = np.array([seconds for _, seconds in answers])
+    return collections.Counter(status for status, _ in answers), np.percentile(times, 50), np.percentile(times, 99)
+
+
+FAR_TOO_SLOW = 60.0
+"""Seconds. The aim for the 99th percentile is 1 s on an idle machine; others may share this one, so it is printed."""
+
+
+def test_half_sent_requests_and_two_hundred_clients(small, colors):
+    server, picture = Server(small, "--timeout", "300"), png(colors(0)[0][0])
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    with contextlib.ExitStack() as lines:
+        for text in (head, head + b"Content-Length: 5000\r\n\r\nabc"):
+            for _ in range(300):
+                line = lines.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+                with contextlib.suppress(OSError):  # closed for a newer one
+                    line.sendall(text)
+        statuses, p50, p99 = small_photos(server, picture, 200, 5)
+    print(f"200 clients beside 600 half-sent requests: p50 {p50:.2f} s, p99 {p99:.2f} s")
+    assert statuses == {200: 1000}
+    assert p99 < FAR_TOO_SLOW
+    server.stop()
+
+
+def test_heavy_pictures_do_not_delay_small_ones(small, colors):
+    """Three clients send 49-megapixel PNGs all the time; 64 of them in one request are more than is decoded."""
+    server, picture = Server(small, "--timeout", "600"), png(colors(0)[0][0])
+    out = io.BytesIO()
+    Image.new("RGB", (7000, 7000), (200, 30, 90)).save(out, "PNG", compress_level=1)
+    heavy, stop, sent = out.getvalue(), threading.Event(), []
+
+    def form(count):
+        parts = b"".join(
+            b'--edge\r\nContent-Disposition: form-data; name="images"; filename="%d.png"\r\n\r\n%s\r\n' % (i, heavy)
+            for i in range(count)
+        )
+        return parts + b"--edge--\r\n", {"Content-Type": "multipart/form-data; boundary=edge"}
+
+    def client():
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):  # on a busy machine they may wait for long: they are nice
+                sent.append(server.ask("POST", "/predict", *form(4))[0])
+
+    alone = small_photos(server, picture, 4, 25)
+    heavies = [threading.Thread(target=client) for _ in range(3)]
+    for thread in heavies:
+        thread.start()
+    beside = small_photos(server, picture, 4, 25)
+    stop.set()
+    for thread in heavies:
+        thread.join()
+    print(f"small photos alone: p99 {alone[2]:.2f} s")
+    print(f"beside 49-megapixel PNGs: p50 {beside[1]:.2f} s, p99 {beside[2]:.2f} s")
+    assert alone[0] == beside[0] == {200: 100}
+    assert set(sent) <= {200}
+    assert beside[2] < FAR_TOO_SLOW
+    body, headers = form(64)
+    if len(body) < 32 * 2**20:
+        assert server.ask("POST", "/predict", body, headers)[0] == 413
+    server.stop()
+
+
+def test_a_stop_answers_all_that_was_accepted(small):
+    server, done, lost, stopped = Server(small), [], [], []
+    request = b"GET /classes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+    def client(_):
+        while True:
+            try:
+                line = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+            except OSError:
+                return  # nobody listens any more
+            with contextlib.closing(line):
+                try:
+                    line.sendall(request)
+                    (done if line.recv(100).startswith(b"HTTP/1.1 200") else lost).append(1)
+                except OSError:
+                    lost.append(1)
+            if len(done) > 2000 and not stopped:
+                stopped.append(1)
+                server.process.send_signal(signal.SIGTERM)
+
+    together(16, client)
+    assert server.process.wait(90) == 0
+    print(f"{len(done)} answered, {len(lost)} lost")
+    assert not lost

@@ -3,57 +3,43 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from protodrift import IncrementalClassifier, Schedule, StreamingLDA
-from protodrift.training.calibration import (
-    LEVELS,
-    PRIOR_IMAGES,
-    Calibration,
-    class_quantiles,
-    fit_temperature,
-    folds,
-    hold_out,
-    relative_distances,
-)
+from protodrift import IncrementalClassifier, NearestClassMean, Schedule, StreamingLDA
+from protodrift.errors import InputError
+from protodrift.metrics import expected_calibration_error
+from protodrift.training.calibration import LEVELS, Calibration, fit_temperature, novelty, sketch
+from protodrift.training.checking import folds, hold_out
+from protodrift.training.state import without
 
 
-def test_class_quantiles_are_the_class_scale_times_the_common_shape():
-    rng = np.random.RandomState(0)
-    rows = rng.randint(0, 4, 60)
-    distances = rng.rand(60) * (1 + rows)
-    got = class_quantiles(torch.tensor(distances), torch.tensor(rows), 5)
-    scales = []
-    for c in range(5):  # class 4 has no image
-        own = [d for d, r in zip(distances, rows, strict=True) if r == c]
-        scales.append((sum(own) + PRIOR_IMAGES * distances.mean()) / (len(own) + PRIOR_IMAGES))
-    shape = sorted(d / scales[r] for d, r in zip(distances, rows, strict=True))
-    for c in range(5):
-        for j, level in enumerate(LEVELS):
-            expected = scales[c] * shape[min(60, math.ceil(61 * level)) - 1]
-            assert float(got[c, j]) == pytest.approx(expected)
+def test_a_sketch_has_the_quantiles_of_a_conformal_prediction():
+    values = torch.tensor(np.random.RandomState(0).rand(60))
+    ordered = sorted(values.tolist())
+    for level, got in zip(LEVELS, sketch(values).tolist(), strict=True):
+        assert got == ordered[min(60, max(1, math.ceil(61 * level - 1e-9))) - 1]
 
 
-def test_quantiles_cover_what_they_promise_on_new_images():
+def test_any_rate_can_be_asked_for_and_is_kept_on_new_images():
     rng = np.random.RandomState(1)
-    rows = np.repeat(np.arange(10), 30)
-    scale = 1 + rng.rand(10)
-    draw = lambda: torch.tensor(scale[rows] * np.sqrt(rng.chisquare(8, 300)))  # noqa: E731
-    quantiles = class_quantiles(draw(), torch.tensor(rows), 10)
-    fresh = torch.stack([draw() for _ in range(20)])
-    outside = (fresh > quantiles[rows, LEVELS.index(0.95)]).double().mean()
-    assert 0.03 < float(outside) < 0.07
+    row = sketch(torch.tensor(rng.gamma(4.0, size=2000)))
+    calibration = replace(Calibration.unknown(3), quantiles=row.repeat(3, 1))
+    fresh = torch.tensor(rng.gamma(4.0, size=20000))
+    for rate in (0.01, 0.03, 0.05, 0.123, 0.2, 0.5, 0.77):
+        limit = float(calibration.limits(rate)[0])
+        assert float((fresh > limit).double().mean()) == pytest.approx(rate, abs=0.012)
+    assert torch.isinf(calibration.limits(0.0)).all()
+    assert float(calibration.limits(1.0)[0]) == float(row[0])
 
 
 def test_without_images_nothing_is_ever_unknown():
-    assert torch.isinf(class_quantiles(torch.zeros(0), torch.zeros(0, dtype=torch.long), 2)).all()
-    calibration = Calibration.unknown(2)
-    far = torch.full((3, 2), 1e9)
-    assert not (calibration.novelty(torch.tensor([0, 1, 0]), far, far) > 1).any()
+    for rate in (0.05, 0.06, 0.5, 1.0):
+        assert torch.isinf(Calibration.unknown(2).limits(rate)).all()
 
 
 def test_the_temperature_is_that_of_the_least_loss():
@@ -67,8 +53,9 @@ def test_the_temperature_is_that_of_the_least_loss():
         logits = scores / math.exp(log_t)
         log_p = logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True))
         log_p -= logits.max(1, keepdims=True)
-        right = log_p[np.arange(400), rows]
-        return float(-((1 - miss) * right + miss * (log_p.sum(1) - right) / 4).mean())
+        right = log_p[np.arange(400), rows].copy()
+        log_p[np.arange(400), rows] = -np.inf
+        return float(-((1 - miss) * right + miss * log_p.max(1)).mean())
 
     best = minimize_scalar(loss, bounds=(-3, 6), method="bounded")
     got = fit_temperature(torch.tensor(scores), torch.tensor(rows))
@@ -105,8 +92,8 @@ def test_the_temperature_is_the_one_that_trying_one_temperature_after_the_other_
             temperature = math.exp(center + width * step / 20)
             log_p = (scores / temperature).log_softmax(dim=1)
             right = log_p[torch.arange(30), rows]
-            others = (log_p.masked_fill(log_p.isinf(), 0).sum(dim=1) - right) / 8
-            losses[temperature] = float(-((31 / 32) * right + others / 32).mean())
+            other = log_p.scatter(1, rows[:, None], -torch.inf).amax(dim=1)
+            losses[temperature] = float(-((31 / 32) * right + other / 32).mean())
         best = min(losses, key=losses.get)
         center, width = math.log(best), width / 15
     assert fit_temperature(scores, rows) == pytest.approx(best, rel=1e-3)
@@ -130,46 +117,113 @@ def test_hold_out_takes_a_share_of_the_larger_classes():
 
 
 def test_rows_move_with_their_prototypes():
-    calibration = Calibration.unknown(2)
-    calibration = Calibration(
-        torch.full((2, len(LEVELS)), 3.0), torch.full((2, len(LEVELS)), 0.5), *list(calibration.named().values())[2:]
+    some = replace(
+        Calibration.unknown(2, 2.0), quantiles=torch.full((2, len(LEVELS)), 0.5), spread=torch.tensor([3.0, 3.0])
     )
-    moved = calibration.moved(torch.tensor([4.0, float("nan")]))
-    assert moved.quantiles[:, 0].tolist() == [5.0, 3.0]  # sqrt(3^2 + 4^2); nothing is known of the second
-    assert moved.relative[:, 0].tolist() == pytest.approx([0.5 * 5 / 3, 0.5])
-    assert calibration.moved(None) is calibration
+    moved = some.moved(torch.tensor([4.0, float("nan")]))
+    assert moved.spread.tolist() == [5.0, 3.0]  # sqrt(3^2 + 4^2); nothing is known of the second
+    assert moved.quantiles[:, 0].tolist() == pytest.approx([0.5 * 5 / 3, 0.5])
+    assert moved.temperatures.tolist() == pytest.approx([2 * 25 / 9, 2])
+    assert some.moved(None) is some
 
 
-def test_relative_distances_against_a_loop():
+def test_novelty_is_relative_from_three_classes_on_against_a_loop():
     rng = np.random.RandomState(3)
-    z, mu = rng.randn(6, 4), rng.randn(5, 4)
-    got = relative_distances(torch.tensor(z), torch.tensor(mu))
+    plain, apart = torch.tensor(rng.rand(6, 5)), torch.tensor(rng.rand(6, 5))
+    best = torch.tensor(rng.randint(0, 2, 6))
+    got = novelty(best, plain, apart)
     for i in range(6):
-        plain = [math.dist(z[i], m) for m in mu]
-        assert got[i].tolist() == pytest.approx([d / (sum(plain) / 5) for d in plain])
+        row = apart[i].tolist()
+        assert float(got[i]) == pytest.approx(row[int(best[i])] / (sum(row) / 5))
+    assert novelty(best, plain[:, :2], apart[:, :2]).tolist() == [float(plain[i, best[i]]) for i in range(6)]
 
 
-@pytest.mark.parametrize("readout", [StreamingLDA(), None], ids=["SLDA", "NCM"])
-def test_strangers_are_found_and_friends_are_not_called_strangers(vectors, make_classifier, readout):
-    options = {} if readout is None else {"readout": readout}
-    clf = make_classifier(schedule=Schedule(train="none"), temperature="auto", **options)
-    for pair in (("a", "b"), ("c", "d")):
-        X, y = vectors(*pair, count=40, dim=12)
-        clf.partial_fit(X, y)
-    X, _ = vectors("a", "b", "c", "d", count=120, dim=12)
-    friends = np.concatenate([X[i * 120 + 40 : (i + 1) * 120] for i in range(4)])  # the same clouds, other draws
-    assert clf.recognize(friends).unknown.mean() < 0.15
-    probabilities = clf.recognize(friends).probabilities
-    assert np.allclose(probabilities.sum(axis=1), 1)
-    assert clf.tasks_[-1].held_out is not None
-    assert clf.tasks_[-1].held_out[0] == 80  # every image was held out in turn
+def unchanged(dim: int) -> dict[str, object]:
+    """Return parameters of a network that leaves vectors as they are; a random one treats some classes better."""
+    same = torch.nn.Linear(dim, dim, bias=False)
+    torch.nn.init.eye_(same.weight)
+    return {"backbone": same, "embedding_dim": None, "normalize": False}
+
+
+def clouds(months: list[list[str]], dim: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return 140 vectors of every class; all classes are equally far out, so that the network treats them alike."""
+    rng = np.random.RandomState(seed)
+    places = {label: rng.randn(dim) for month in months for label in month}
+    far = 2 * dim**0.5
+    return {label: far * at / np.linalg.norm(at) + rng.randn(140, dim) for label, at in places.items()}
+
+
+@pytest.mark.parametrize("readout", [StreamingLDA(), NearestClassMean()], ids=["SLDA", "NCM"])
+def test_in_every_task_as_many_are_called_unknown_as_was_asked_for(make_classifier, readout):
+    """Month after month, and also of the oldest classes; the network stays as it is."""
+    clf = make_classifier(**unchanged(24), schedule=Schedule(train="none"), readout=readout)
+    months = [[f"m{month}c{c}" for c in range(8)] for month in range(5)]
+    draws = clouds(months, dim=24)
+    for month in months:
+        clf.partial_fit(np.concatenate([draws[c][:40] for c in month]), np.repeat(month, 40))
+    fresh = [np.concatenate([draws[c][40:] for c in month]) for month in months]  # the same clouds, other draws
+    for rate in (0.05, 0.2):
+        clf.set_params(unknown_rate=rate)
+        rates = [clf.recognize(month).unknown.mean() for month in fresh]
+        assert 0.5 * rate < min(rates) < max(rates) < 1.6 * rate
+    strangers = np.concatenate(list(clouds([["stranger 1", "stranger 2"]], dim=24, seed=1).values()))
+    assert clf.recognize(strangers).unknown.mean() > 0.6
+    assert clf.set_params(unknown_rate=0).recognize(strangers).unknown.mean() == 0
+    assert clf.tasks_[-1].held_out == (320, pytest.approx(1, abs=0.1))  # every image was left out in turn
     assert clf.state_.calibration.honest.all()
+    with pytest.raises(InputError, match="unknown_rate"):
+        clf.set_params(unknown_rate=1.5).recognize(strangers)
+
+
+def test_calibration_is_right_in_every_task(make_classifier):
+    """Confidence is as high as the share of right answers, also of classes whose images are long gone."""
+    frozen = Schedule(train="none")
+    clf = make_classifier(**unchanged(8), schedule=frozen, readout=StreamingLDA(), temperature="auto")
+    months = [[f"m{month}c{c}" for c in range(8)] for month in range(5)]
+    draws = clouds(months, dim=8)
+    for month in months:
+        clf.partial_fit(np.concatenate([draws[c][:40] for c in month]), np.repeat(month, 40))
+    errors = []
+    for month in months:
+        found = clf.recognize(np.concatenate([draws[c][40:] for c in month]))
+        right = found.labels == np.repeat(month, 100)
+        errors.append(expected_calibration_error(found.probabilities.max(axis=1), right))
+    assert max(errors) < 0.03
+
+
+def test_refreshing_a_class_measures_limits_anew(vectors, make_classifier):
+    clf = make_classifier(schedule=Schedule(train="none"), readout=StreamingLDA())
+    names = ["a", "b", "c", "d"]
+    clf.partial_fit(*vectors(*names, count=40))
+    before = clf.state_.calibration
+    X, y = vectors(*names, count=80)
+    X += 2 * np.random.RandomState(0).randn(*X.shape)  # images of the same classes that lie farther out
+    clf.partial_fit(X, y, known="refresh")
+    after = clf.state_.calibration
+    assert (after.limits() > before.limits()).all()
+    assert after.images.tolist() == [120] * 4
+    assert clf.tasks_[-1].held_out is not None
+
+
+def test_a_task_of_few_images_does_not_overthrow_what_many_said(vectors, make_classifier):
+    clf = make_classifier(schedule=Schedule(train="none"))
+    names = [f"class {i}" for i in range(10)]
+    clf.partial_fit(*vectors(*names, count=40))
+    limit = float(clf.state_.calibration.limits()[0])
+    X, _ = vectors("one more")
+    clf.partial_fit(X[:1].repeat(3, axis=0) + 1e-3 * np.arange(3)[:, None], ["one more"] * 3)
+    assert clf.state_.calibration.limits().tolist() == pytest.approx([limit] * 11, rel=0.05)
+
+
+def test_forgetting_down_to_two_classes_knows_no_limits_of_another_kind(vectors, make_classifier):
+    clf = make_classifier(schedule=Schedule(train="none")).partial_fit(*vectors("a", "b", "c", count=20))
+    clf.state_ = without(clf.state_, "c")
+    assert not clf.recognize(vectors("a")[0] + 50).unknown.any()
 
 
 def test_one_class_has_a_plain_distance_to_be_far_by(vectors, make_classifier):
     X, y = vectors("owl", count=40)
     clf = make_classifier(schedule=Schedule(train="none"), embedding_dim=None, normalize=False).fit(X, y)
-    assert torch.isinf(clf.state_.calibration.relative).all()
     assert clf.recognize(X).unknown.mean() <= 0.1
     assert clf.recognize(X + 30).unknown.all()
 
@@ -192,7 +246,7 @@ def test_one_image_a_class_takes_over_what_others_measured(vectors, make_classif
     clf.partial_fit(X[[0, 12]], y[[0, 12]])
     calibration = clf.state_.calibration
     assert calibration.images.tolist() == [12, 12, 12, 0, 0]
-    assert torch.isfinite(calibration.relative).all()
+    assert torch.isfinite(calibration.quantiles).all()
     assert clf.tasks_[-1].held_out is None
     assert set(clf.predict(X[[0, 12]])) <= {"a", "b", "c", "d", "e"}
 
@@ -206,3 +260,21 @@ def test_auto_temperature_is_the_one_of_the_answer(two_clouds, vectors):
         alone = two_clouds.set_params(temperature=own).predict_proba(X[row : row + 1])
         assert np.allclose(auto[row], alone[0])
     assert isinstance(two_clouds, IncrementalClassifier)
+
+
+def test_what_depends_only_on_the_model_is_computed_once(vectors, make_classifier, monkeypatch):
+    clf = make_classifier(schedule=Schedule(train="none"), readout=StreamingLDA()).partial_fit(*vectors("a", "b", "c"))
+    X, _ = vectors("a", "c")
+    factorized = []
+    plain = StreamingLDA._factor
+    monkeypatch.setattr(StreamingLDA, "_factor", lambda self, state: (factorized.append(1), plain(self, state))[1])
+    first = clf.recognize(X)
+    assert len(factorized) == 2
+    again = clf.recognize(X)
+    assert len(factorized) == 2
+    assert np.array_equal(first.probabilities, again.probabilities)
+    assert np.array_equal(first.labels, clf.predict(X))
+    changed = clf.set_params(readout=StreamingLDA(shrinkage=0.9)).recognize(X)
+    assert not np.array_equal(changed.novelty, first.novelty)
+    clf.partial_fit(*vectors("d"))
+    assert clf.recognize(X).probabilities.shape == (24, 4)

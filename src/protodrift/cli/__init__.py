@@ -23,27 +23,38 @@ from . import (
     forget,
     inspect,
     learn,
+    merge,
     predict,
     recipes,
+    rename,
     report,
     run,
     runs,
     serve,
+    sign,
     transport,
     undo,
+    verify,
+    watch,
 )
+from .arguments import import_modules
 from .interrupts import between_imports
 
 COMMANDS = (
     demo,
     learn,
     predict,
+    watch,
     serve,
     evaluate,
     inspect,
     undo,
+    rename,
     forget,
+    merge,
     export,
+    sign,
+    verify,
     recipes,
     run,
     runs,
@@ -76,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace) -> int:
     """Run a command, alone or as one of the ranks that torchrun started."""
     run: Callable[[argparse.Namespace], int] = args.run
+    import_modules(getattr(args, "imports", ()))
     if not launched():
         return run(args)
     from ..distributed import joined
@@ -94,12 +106,15 @@ def _messages() -> Iterator[None]:
     handler.setFormatter(logging.Formatter("protodrift: %(message)s"))
     before = logger.level, logger.propagate
     usual = warnings.formatwarning
+    from ..common.files import printable
 
     def plain(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
         ours = category.__module__.partition(".")[0] == __name__.partition(".")[0]
-        return f"protodrift: warning: {message}\n" if ours else usual(message, category, filename, lineno, line)
+        return (
+            printable(f"protodrift: warning: {message}\n") if ours else usual(message, category, filename, lineno, line)
+        )
 
     warnings.formatwarning = plain
     logger.addHandler(handler)
@@ -125,6 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # reads, and in JSON the escape \udcff is the name again.
         sys.stdout.reconfigure(errors="backslashreplace")
     args = parser().parse_args(argv)
+    from ..common.files import printable
     from ..errors import ProtodriftError
 
     # A reader that closes the pipe early, as in `protodrift inspect birds | head`, is no error.
@@ -135,13 +151,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a reader that has gone is no error, and not when Python ends
         return status
     except ProtodriftError as error:
-        print(f"protodrift: error: {error}", file=sys.stderr)
+        print(printable(f"protodrift: error: {error}"), file=sys.stderr)
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it ends
         return status
     except OSError as error:
-        print(f"protodrift: error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
+        said = f"protodrift: error: {error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        print(printable(said), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("protodrift: interrupted; nothing was half-written.", file=sys.stderr)

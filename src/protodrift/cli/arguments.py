@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import importlib
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -52,9 +54,81 @@ def whole_number(low: int) -> Callable[[str], int]:
     return read
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add `MODEL`."""
-    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory")
+def seconds(text: str) -> float:
+    """Return a time; an argparse type.
+
+    >>> seconds("0.5")
+    0.5
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number of seconds is needed, 0 or more, got {text!r}")
+    return value
+
+
+def add_model(parser: argparse.ArgumentParser, help: str = "model directory") -> None:
+    """Add `MODEL` and `--import`."""
+    parser.add_argument("model", metavar="MODEL", type=Path, help=help)
+    add_imports(parser)
+
+
+def add_imports(parser: argparse.ArgumentParser) -> None:
+    """Add `--import`."""
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this module, or .py file, first: it defines parts of your own that a model or run was made with; "
+        "can be repeated",
+    )
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import what `--import` names: modules from the current folder or installed ones, or files.
+
+    Raises:
+        InputError: if there is no such module, or it fails.
+    """
+    for name in names:
+        folder, module = (str(Path(name).resolve().parent), Path(name).stem) if name.endswith(".py") else ("", name)
+        sys.path.insert(0, folder or str(Path.cwd()))  # workers of a run get the same search path
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            from ..errors import InputError
+
+            raise InputError(f"--import {name}: {type(error).__name__}: {error}") from error
+
+
+def add_unknown_rate(parser: argparse.ArgumentParser) -> None:
+    """Add `--unknown-rate`."""
+    parser.add_argument(
+        "--unknown-rate",
+        type=_share,
+        metavar="SHARE",
+        help="share of photos of known classes that may be called unknown (default: the model's, 0.05); a larger one "
+        "finds more photos of other classes, 0 calls nothing unknown",
+    )
+
+
+def answering(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what of the model's parameters the arguments replace."""
+    return {} if args.unknown_rate is None else {"unknown_rate": args.unknown_rate}
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"a number from 0 to 1 is needed, got {text!r}")
+    return value
 
 
 def add_photos(parser: argparse.ArgumentParser) -> None:

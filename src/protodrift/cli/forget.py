@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 
 from .arguments import Commands, add_command, add_model
+from .text import plural
 
 _EPILOG = """\
 examples:
   protodrift forget birds "Sooty Albatross"
 
-Removes the class's prototype and all numbers of its own from every kept version, so that no version has it any more;
-`undo` ends there. Where the network was trained with its photos, its weights still carry their influence: to be rid of
-that too, make a new model without it.
+Removes the class's prototype and all numbers of its own from every kept version, so that no version has it any more.
+Other tasks can be undone as before. Where the network was trained with its photos, its weights still carry their
+influence: to be rid of that too, make a new model without it.
 """
 
 
@@ -37,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     left = forget(args.model, args.label)
     print(
         f"{args.model} has forgotten {args.label!r}: {left.classes} classes are left, version {left.version}.\n"
-        f"Its prototype and statistics are gone from all versions ({left.removed} older ones were removed), so undo "
-        "ends here."
+        f"Its prototype and statistics are gone from all versions; {plural(left.undo, 'earlier version')} can still be "
+        "undone to, without it."
     )
     if left.trained is None:
         print("If the network was trained with its photos, its weights still carry their influence.")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from ..common.machine import size_text
 from ..common.tables import text_table
 from .arguments import Commands, add_command, add_model
-from .text import percent, plural, span
+from .text import json_text, percent, plural, span
 
 if TYPE_CHECKING:
     from ..learner import IncrementalClassifier
@@ -51,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     found = audit(args.model)
     facts = _facts(clf, found)
     if args.json:
-        print(json.dumps(facts, indent=1, ensure_ascii=False))
+        print(json_text(facts, 1))
     else:
         _print(args, clf, facts, found)
     return 1 if found.foreign else 0
@@ -94,7 +93,7 @@ def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str
     print()
     rows = []
     for one in facts["classes"]:
-        limit = one["relative_quantiles"]["0.95"] or one["distance_quantiles"]["0.95"]
+        limit = one["unknown_beyond"]
         rows.append(
             [
                 shown(str(one["class"])),

@@ -6,10 +6,9 @@ import argparse
 import contextlib
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .arguments import Commands, add_command, add_photos, whole_number
+from .arguments import Commands, add_command, add_model, add_photos, whole_number
 from .text import percent, plural, span, time_text
 
 if TYPE_CHECKING:
@@ -41,13 +40,20 @@ def register(commands: Commands) -> None:
         epilog=_EPILOG,
         on_ranks=True,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="model directory; made if it is missing")
+    add_model(parser, "model directory; made if it is missing")
     add_photos(parser)
     parser.add_argument(
         "--known",
         choices=("error", "skip", "refresh"),
         default="error",
         help="photos of known classes: an error (default), pass over, or merge into what is known",
+    )
+    parser.add_argument(
+        "--onto",
+        type=_onto,
+        metavar="VERSION",
+        help="refuse if another version than this one is current (0: none yet); 'latest': if somebody else writes to "
+        "the model meanwhile, learn the task again on top of that (default: refuse to write then)",
     )
     parser.add_argument("--dry-run", action="store_true", help="read everything, learn nothing, change nothing")
     parser.add_argument(
@@ -68,9 +74,14 @@ def register(commands: Commands) -> None:
     )
 
 
+def _onto(text: str) -> int | str:
+    return text if text == "latest" else whole_number(0)(text)
+
+
 def run(args: argparse.Namespace) -> int:
     """Learn, and print a summary."""
     from ..data.folder import find_photos
+    from ..errors import StaleError
     from ..model.learn import locked_model, read_model
 
     found = find_photos(args.data)
@@ -78,8 +89,15 @@ def run(args: argparse.Namespace) -> int:
         _learn(args, read_model(args.model), found)
         return 0
     started = time.perf_counter()
-    with locked_model(args.model) as model:
-        done = _learn(args, model, found)
+    done = None
+    while done is None:
+        try:
+            with locked_model(args.model) as model:
+                done = _learn(args, model, found)
+        except StaleError as error:
+            if args.onto != "latest":
+                raise
+            print(f"learning again on top of what somebody else wrote: {error}")
     if done is not None:
         with contextlib.suppress(BrokenPipeError):  # the model is written: a reader that went away changes nothing
             _print_summary(args, *done, time.perf_counter() - started)
@@ -92,8 +110,9 @@ def _learn(args: argparse.Namespace, model: ModelDirectory, found: Found) -> tup
     from ..common import machine
     from ..common.progress import reporting
     from ..errors import CollapseWarning, ImportanceWarning
-    from ..model.learn import learn_task, plan_task
+    from ..model.learn import check_onto, learn_task, plan_task
 
+    check_onto(model, None if args.onto == "latest" else args.onto)
     options = {name: getattr(args, name) for name in ("size", "train", "epochs", "seed")}
     print(_model_line(model))
     print(f"{args.data}: {_classes_text(found.classes)}", flush=True)
@@ -184,11 +203,11 @@ def _print_summary(args: argparse.Namespace, plan: Plan, learned: Learned, warni
     if task.held_out is not None:
         images, accuracy = task.held_out
         print(
-            f"  held-out accuracy  {percent(accuracy)} of {plural(images, 'photo')} of the new classes, among all "
-            f"{len(state.prototypes)} classes"
+            f"  accuracy           {percent(accuracy)} on {plural(images, 'photo')} left out of this task, among all "
+            f"{len(state.prototypes)} classes (photos taken at another place or day will do worse)"
         )
     elif plan.new:
-        print("  held-out accuracy  not known: too few photos to hold any out")
+        print("  accuracy           not known: too few photos to leave any out")
     if task.drift:
         moved = [one.moved for one in task.drift]
         unsure = [one.uncertainty for one in task.drift if one.uncertainty is not None]

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .arguments import Commands, add_command
+from .arguments import Commands, add_command, add_imports
 
 _FORMATS = ("html", "csv", "json", "md", "latex")  # report.FORMATS, which imports torch; a test compares them
 _FILES = ("pdf", "png", "svg")  # report.charts.FILES, which imports altair; a test compares them
@@ -37,6 +37,7 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="a run directory, as `protodrift run` made it"
     )
+    add_imports(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--out", type=Path, metavar="FILE", help="where to write (default: report.html; tables: standard output)"

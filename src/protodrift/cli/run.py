@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .arguments import Commands, add_command, add_ram, whole_number
+from .arguments import Commands, add_command, add_imports, add_ram, whole_number
 
 if TYPE_CHECKING:
     from ..experiments.engines import Engine
@@ -76,6 +76,7 @@ def register(commands: Commands) -> None:
     add_budget(parser)
     parser.add_argument("--tasks", type=int, metavar="N", help="cut the classes into N tasks; short for --set tasks=N")
     add_settings(parser)
+    add_imports(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
 
 

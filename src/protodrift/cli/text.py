@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 
 def plural(count: int, noun: str) -> str:
@@ -37,3 +39,13 @@ def span(values: Sequence[float], form: str = "{:.3g}") -> str:
     """
     low, high = form.format(min(values)), form.format(max(values))
     return low if low == high else f"{low} to {high}"
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON that can be printed: letters of all languages as they are, the rest as escapes.
+
+    >>> print(json_text({"file": "Käuzchen\\x9b\\u202e.jpg"}))
+    {"file": "Käuzchen\\u009b\\u202e.jpg"}
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

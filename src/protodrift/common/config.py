@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, UnknownPartError, did_you_mean
 
 Rule = Callable[[Any], "str | None"]
 """A rule looks at a value and returns what is wrong with it, or None."""
@@ -181,8 +181,14 @@ def decode(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     name = data.get("type")
-    if not isinstance(name, str) or name not in _REGISTRY:
-        raise InputError(f"unknown configuration type {name!r}. {did_you_mean(name, _REGISTRY)}")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise InputError(f"unknown configuration type {name!r}.")
+    if name not in _REGISTRY:
+        near = did_you_mean(name, _REGISTRY)
+        raise UnknownPartError(
+            f"unknown configuration type {name!r}: import the module that defines {name} (--import MODULE; in Python "
+            f"before this call).{f' {near}' if near.startswith('Did') else ''}"
+        )
     return build(_REGISTRY[name], {key: decode(value) for key, value in data.items() if key != "type"})
 
 

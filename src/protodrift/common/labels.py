@@ -29,3 +29,22 @@ def label_like(text: Label, labels: Sequence[Label]) -> Label:
         except ValueError:
             return text
     return text
+
+
+def wrong_with_label(label: object) -> str | None:
+    """Return what is wrong with a class label, or None: it must be an int, or a name that can be shown and written.
+
+    >>> wrong_with_label("owl"), wrong_with_label(7), wrong_with_label("")
+    (None, None, 'is empty')
+    """
+    if isinstance(label, bool) or not isinstance(label, (str, int)):
+        return "is neither a name nor a whole number"
+    if isinstance(label, int):
+        return None
+    if not label.strip():
+        return "is empty"
+    if "\0" in label:
+        return "holds a zero character"
+    if any("\ud800" <= character <= "\udfff" for character in label):
+        return "is not valid Unicode"
+    return None

@@ -103,12 +103,17 @@ def ram_budget(wanted: int | None = None) -> int:
             return parse_bytes(variable)
         except ValueError as error:
             raise InputError(f"PROTODRIFT_RAM: {error}.") from None
+    return total_ram() // SHARE_OF_RAM
+
+
+def total_ram() -> int:
+    """Return the bytes of RAM there are: the machine's, or the container's if that is less."""
     total = 8 * 2**30
     with contextlib.suppress(AttributeError, ValueError, OSError):
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):  # "max", where there is no limit
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total // SHARE_OF_RAM
+    return total
 
 
 def parse_bytes(text: str) -> int:

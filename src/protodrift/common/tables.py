@@ -27,18 +27,30 @@ def text_table(
     owl           3
     sparrow      12
     """
-    from rich.cells import cell_len  # a Chinese character is two columns wide, an accent none
-
     lines = [[one_line(cell) for cell in row] for row in ([head] if head else []) + list(rows)]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    aligned = []
-    for line in lines:
-        gaps = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
-        cells = [gap + cell if i in right else cell + gap for i, (cell, gap) in enumerate(zip(line, gaps, strict=True))]
-        aligned.append("  ".join(cells).rstrip())
+    widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
+    table = [aligned(line, widths, right) for line in lines]
     if rule:
-        aligned.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
-    return "\n".join(aligned)
+        table.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
+    return "\n".join(table)
+
+
+def width_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes: a Chinese character is two wide, an accent none."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def aligned(cells: Sequence[str], widths: Sequence[int], right: Container[int] = ()) -> str:
+    """Return one line of a table whose columns have these widths.
+
+    >>> aligned(["owl", "3"], [6, 3], right=[1])
+    'owl       3'
+    """
+    gaps = [" " * (width - width_of(cell)) for cell, width in zip(cells, widths, strict=True)]
+    parts = [gap + cell if i in right else cell + gap for i, (cell, gap) in enumerate(zip(cells, gaps, strict=True))]
+    return "  ".join(parts).rstrip()
 
 
 def markdown_table(rows: Iterable[Sequence[str]], head: Sequence[str], right: Container[int] = ()) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,11 +22,15 @@ from safetensors.torch import load_file as load_mapped
 
 from ..errors import ModelFileError
 from . import files
+from .machine import size_text, total_ram
 
 Tensors = dict[str, torch.Tensor]
 
 MAPPED = 2**26
 """Bytes from which on `read_folder(mapped=True)` memory-maps a file instead of reading it."""
+
+MOST_HEADER = 2**24
+"""Bytes of the header of a tensor file: names and shapes of 100,000 tensors."""
 
 _PART = 2**22  # bytes of a tensor that are held beside it while it is written
 
@@ -82,21 +87,58 @@ def read_folder(
         UnreadableError: if the disk does not give a file.
         ModelFileError: if a file is missing or wrong.
     """
-    manifest = files.read_json(folder / "manifest.json", digest)
+    file = folder / "manifest.json"
+    content = files.read_bytes(file, files.MOST_JSON)
+    if digest is not None:
+        files.check_sha256(file, hashlib.sha256(content).hexdigest(), digest)
+    manifest = files.parse_json(file, content)
+    if strict:
+        _check_manifest(file, manifest, content)
     listed = manifest.pop("files", None)
     if not isinstance(listed, dict):
-        raise ModelFileError(f"{folder}/manifest.json is damaged: it does not list its files.")
-    tensors = {}
+        raise ModelFileError(f"{file} is damaged: it does not list its files.")
     for name, facts in listed.items():
         # A name from a file is never trusted as a path.
-        if not name.endswith(".safetensors") or Path(name).name != name or not isinstance(facts, dict):
-            raise ModelFileError(f"{folder}/manifest.json is damaged: it lists a file {name!r}.")
-        tensors[name.removesuffix(".safetensors")] = _read_tensors(folder / name, facts.get("sha256"), mapped)
+        if not re.fullmatch(r"\w+\.safetensors", name, re.ASCII) or not isinstance(facts, dict):
+            raise ModelFileError(f"{file} is damaged: it lists a file {name!r}.")
+    _check_sizes(folder, listed)
+    tensors = {
+        name.removesuffix(".safetensors"): _read_tensors(folder / name, facts.get("sha256"), mapped)
+        for name, facts in listed.items()
+    }
     with files.reading(folder):
-        extra = {p.name for p in folder.iterdir()} - set(listed) - {"manifest.json"}
+        extra = {p.name for p in folder.iterdir() if not files.is_litter(p.name)} - set(listed) - {"manifest.json"}
     if extra and strict:
         raise ModelFileError(f"{folder} holds files that its manifest does not list: {sorted(extra)[:5]}. Remove them.")
     return manifest, tensors
+
+
+def _check_manifest(file: Path, manifest: dict[str, Any], content: bytes) -> None:
+    """Refuse a manifest with bytes that say nothing: a field twice, spaces, numbers that are none."""
+    try:
+        same = packed_manifest(manifest) == content
+    except (ValueError, RecursionError):  # NaN and infinity
+        same = False
+    if not same:
+        raise ModelFileError(f"{file} is damaged: it is not written as a manifest is (a field twice, spaces, NaN).")
+
+
+def _check_sizes(folder: Path, listed: Mapping[str, Any]) -> None:
+    """Refuse files of another size than listed, and more than the memory holds, before anything is read."""
+    total = 0
+    for name, facts in listed.items():
+        with files.reading(folder / name):
+            size = os.stat(folder / name).st_size
+        if facts.get("bytes") != size:
+            raise ModelFileError(
+                f"the model is damaged: {folder / name} has {size} bytes instead of {facts.get('bytes')} (truncated "
+                "or changed). Restore it from a backup."
+            )
+        total += size
+    if total > total_ram():
+        raise ModelFileError(
+            f"{folder} has {size_text(total)}, and this machine has {size_text(total_ram())} of memory."
+        )
 
 
 def _read_tensors(path: Path, digest: Any, mapped: bool) -> Tensors:
@@ -104,14 +146,38 @@ def _read_tensors(path: Path, digest: Any, mapped: bool) -> Tensors:
         with files.reading(path):
             if mapped and path.stat().st_size >= MAPPED:
                 files.check_sha256(path, files.file_sha256(path), digest)
-                return load_mapped(path)
+                with files.open_regular(path) as file:
+                    start = file.read(8 + MOST_HEADER)
+                _check_header(path, start)
+                tensors = load_mapped(path)
+                _check_packed(path, tensors, start, path.stat().st_size)
+                return tensors
         content = files.read_bytes(path)
         files.check_sha256(path, hashlib.sha256(content).hexdigest(), digest)
-        return load_tensors(content)
+        _check_header(path, content)
+        tensors = load_tensors(content)
+        _check_packed(path, tensors, content, len(content))
     except ModelFileError:
         raise
-    except (SafetensorError, ValueError, KeyError) as error:
+    except MemoryError:
+        raise ModelFileError(f"{path} does not fit in memory.") from None
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise ModelFileError(f"{path} is not a safetensors file: {error}") from None
+    return tensors
+
+
+def _check_header(path: Path, start: bytes) -> None:
+    """Refuse a header that is too long before it is parsed."""
+    if int.from_bytes(start[:8], "little") > MOST_HEADER:
+        raise ModelFileError(f"{path} is not a safetensors file of ours: a header of more than {MOST_HEADER:,} bytes.")
+
+
+def _check_packed(path: Path, tensors: Tensors, start: bytes, size: int) -> None:
+    """Refuse a file that is not, byte for byte, what its tensors are written as: nothing lies in it beside them."""
+    header = _header(tensors)
+    data = sum(value.numel() * value.element_size() for value in tensors.values())
+    if start[: len(header)] != header or size != len(header) + data:
+        raise ModelFileError(f"{path} holds bytes that are no tensors (metadata, gaps, another order).")
 
 
 def packed_parts(named: Tensors) -> Iterator[bytes]:
@@ -121,16 +187,8 @@ def packed_parts(named: Tensors) -> Iterator[bytes]:
     (tied weights, prototypes that did not move), because the checksum would have to be taken from what the disk gives
     back, and because its errors do not say which error of the disk they were.
     """
-    order = sorted(named, key=lambda name: (-_DTYPE_ORDER.index(named[name].dtype), name))
-    header, end = {}, 0
-    for name in order:
-        value = named[name]
-        start, end = end, end + value.numel() * value.element_size()
-        header[name] = {"dtype": _DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    held = bytearray(len(text).to_bytes(8, "little") + text)
-    for name in order:
+    held = bytearray(_header(named))
+    for name in _order(named):
         value = named[name].detach()
         rows = value.reshape(1) if value.ndim == 0 else value
         size = max(1, rows[:1].numel() * rows.element_size())
@@ -140,6 +198,22 @@ def packed_parts(named: Tensors) -> Iterator[bytes]:
                 yield bytes(held)
                 held.clear()
     yield bytes(held)
+
+
+def _order(named: Tensors) -> list[str]:
+    return sorted(named, key=lambda name: (-_DTYPE_ORDER.index(named[name].dtype), name))
+
+
+def _header(named: Tensors) -> bytes:
+    """Return the bytes of a safetensors file before its data."""
+    header, end = {}, 0
+    for name in _order(named):
+        value = named[name]
+        start, end = end, end + value.numel() * value.element_size()
+        header[name] = {"dtype": _DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def packed(named: Tensors) -> bytes:

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 _HOMES = {
     "Augmentation": "views",
+    "AutoAugment": "augment",
+    "ColorJitter": "augment",
+    "Composed": "views",
     "CropFlip": "views",
+    "Cutout": "augment",
     "Dataset": "examples",
     "Examples": "examples",
     "InputSpec": "arrays",
     "RandomCropFlip": "views",
     "ResizedCropFlip": "views",
+    "TrivialAugment": "augment",
     "class_balanced_batches": "batches",
     "load_digits": "datasets.digits",
     "load_folder": "folder",
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
     from .arrays import InputSpec as InputSpec
     from .arrays import read_images as read_images
     from .arrays import read_labels as read_labels
+    from .augment import AutoAugment as AutoAugment
+    from .augment import ColorJitter as ColorJitter
+    from .augment import Cutout as Cutout
+    from .augment import TrivialAugment as TrivialAugment
     from .batches import class_balanced_batches as class_balanced_batches
     from .datasets.digits import load_digits as load_digits
     from .examples import Dataset as Dataset
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
     from .folder import scan_folder as scan_folder
     from .images import read_image as read_image
     from .views import Augmentation as Augmentation
+    from .views import Composed as Composed
     from .views import CropFlip as CropFlip
     from .views import RandomCropFlip as RandomCropFlip
     from .views import ResizedCropFlip as ResizedCropFlip

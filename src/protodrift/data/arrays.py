@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from ..common.labels import Label
+from ..common.labels import Label, wrong_with_label
 from ..errors import InputError
 from .images import read_image, to_rgb
 
@@ -179,6 +179,9 @@ def read_labels(y: Any, count: int) -> tuple[Label, ...]:
             )
         # Enums and other children of str and int give their plain value: the only thing a file can hold.
         labels.append(str.__str__(plain) if isinstance(plain, str) else int(plain))
+    for label in set(labels):
+        if wrong := wrong_with_label(label):
+            raise InputError(f"the label {label!r} {wrong}. Give the class a name.")
     if len({type(label) for label in labels}) > 1:
         raise InputError(
             f"labels mix int and str, for example {next(v for v in labels if isinstance(v, int))!r} and "

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PIL import Image
-
 from ..common.files import shown
+from ..common.labels import wrong_with_label
 from ..errors import InputError, SkippedImagesWarning
-from .images import Fit, load_photo, read_image
+from .images import Fit, endings, load_photo, read_image
 
 if TYPE_CHECKING:
     from .arrays import InputSpec
@@ -61,6 +60,8 @@ def scan_folder(root: str | Path, *, classes: Collection[str] | None = None) -> 
             f"{root} has no class folders. Put the images of each class in a sub-folder, e.g. {root}/owl/1.jpg."
         )
     check_case([folder.name for folder in folders], root)
+    for folder in folders:
+        check_name(folder.name, f"the folder {shown(folder)}")
     files: list[tuple[Path, str]] = []
     ignored = [p for p in entries if p.is_file()]
     for folder in folders:
@@ -79,12 +80,12 @@ def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
 
     Hidden files count as others. Nothing is decoded.
     """
-    endings = _endings()
+    known = endings()
     images: list[Path] = []
     others: list[Path] = []
     for path in sorted(_walk(folder)):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        (images if not hidden and path.suffix.lower() in endings else others).append(path)
+        (images if not hidden and path.suffix.lower() in known else others).append(path)
     return images, others
 
 
@@ -98,6 +99,12 @@ def check_case(classes: Iterable[str], where: Path) -> None:
                 f"{where} has classes {other!r} and {name!r}, which differ only in case: on another disk they would be "
                 "one folder. Rename one, or put their images together."
             )
+
+
+def check_name(name: str, where: str) -> None:
+    """Raise an `InputError` if a class cannot have this name."""
+    if wrong := wrong_with_label(name):
+        raise InputError(f"{where} would be a class of the name {name!r}, which {wrong}. Rename it.")
 
 
 HOW_TO_SKIP = "Or leave out what is damaged: --skip-bad-images (skip_bad_images=True)."
@@ -299,6 +306,7 @@ def _listed(table: Path) -> Found:
             continue
         if len(row) < 2 or not row[0].strip() or not row[1].strip():
             raise InputError(f"{table}, line {number}: a path and a label are needed, got {','.join(row)!r}.")
+        check_name(row[1], f"{table}, line {number}")
         path = Path(row[0].strip())
         path = path if path.is_absolute() else table.parent / path
         one = (path, row[1].strip())
@@ -403,13 +411,6 @@ def summary_of(skipped: Iterable[Skipped], most: int = 5) -> list[str]:
 
 
 # -- listing files ----------------------------------------------------------------------------------------------------
-
-
-def _endings() -> set[str]:
-    """Return the endings of what Pillow can decode: not PDF, which it only writes, nor kinds it only recognizes."""
-    only_recognized = {"BUFR", "GRIB", "HDF5", "MPEG"}
-    known = Image.registered_extensions().items()
-    return {ending for ending, kind in known if kind in Image.OPEN and kind not in only_recognized}
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -31,18 +31,75 @@ class Augmentation(Config):
         count, _, height, width = images.shape
         return self.apply(images, self.draw(count, height, width, generator))
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Any, ...]:
         """Draw the views of `count` images of height x width: tensors with one row per image."""
         raise NotImplementedError
 
-    def apply(self, images: torch.Tensor, drawn: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def apply(self, images: torch.Tensor, drawn: Any) -> torch.Tensor:
         """Return the views of (N, C, H, W) images that were drawn."""
         raise NotImplementedError
+
+    def size_of(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width of the views of images of height x width."""
+        return height, width
 
     @property
     def can_be_shared(self) -> bool:
         """Whether some images of a batch can be viewed without the others."""
         return type(self).__call__ is Augmentation.__call__
+
+
+def share_of(drawn: Any, own: slice) -> Any:
+    """Return what was drawn for some of the images: tensors, or tuples of what was drawn."""
+    return tuple(share_of(part, own) if isinstance(part, tuple) else part[own] for part in drawn)
+
+
+def _augmentations(value: Any) -> str | None:
+    good = isinstance(value, tuple) and value and all(isinstance(part, Augmentation) for part in value)
+    return None if good else "must be some augmentations, such as (CropFlip(), TrivialAugment())"
+
+
+@dataclass(frozen=True)
+class Composed(Augmentation):
+    """One augmentation after the other.
+
+    Args:
+        parts: the augmentations, in order.
+    """
+
+    parts: tuple[Augmentation, ...]
+    rules: ClassVar = {"parts": _augmentations}
+
+    def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Return random views of (N, C, H, W) images, same dtype."""
+        for part in self.parts:
+            images = part(images, generator)
+        return images
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Any, ...]:
+        """Draw what each part draws, in order."""
+        drawn = []
+        for part in self.parts:
+            drawn.append(part.draw(count, height, width, generator))
+            height, width = part.size_of(height, width)
+        return tuple(drawn)
+
+    def apply(self, images: torch.Tensor, drawn: tuple[Any, ...]) -> torch.Tensor:
+        """Return the views."""
+        for part, own in zip(self.parts, drawn, strict=True):
+            images = part.apply(images, own)
+        return images
+
+    def size_of(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width after the last part."""
+        for part in self.parts:
+            height, width = part.size_of(height, width)
+        return height, width
+
+    @property
+    def can_be_shared(self) -> bool:
+        """Whether all parts can."""
+        return all(part.can_be_shared for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -113,6 +170,10 @@ class RandomCropFlip(Augmentation):
         top, left, mirror = drawn
         return _windows(images, top, left, (self.size, self.size), mirror)
 
+    def size_of(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size of the crop."""
+        return self.size, self.size
+
 
 def _span(low: float, high: float = math.inf) -> Any:
     def rule(value: Any) -> str | None:
@@ -161,6 +222,10 @@ class ResizedCropFlip(Augmentation):
         # Resizing is separable: view = rows @ image @ cols^T, for all images and channels at once.
         views = rows[:, None] @ (images.float() @ cols[:, None].transpose(2, 3))
         return views if images.is_floating_point() else views.round().clamp(0, 255).to(images.dtype)
+
+    def size_of(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size of the result."""
+        return self.size, self.size
 
     def parts(
         self, count: int, height: int, width: int, generator: torch.Generator

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -68,11 +68,11 @@ class _Gather(torch.autograd.Function):
         return gradient[share.own] * share.world.size, None
 
 
-def average_gradients(world: World, network: nn.Module) -> None:
-    """Replace every gradient by its mean over the ranks, in one message; see the equation above."""
+def average_gradients(world: World, weights: Iterable[torch.Tensor]) -> None:
+    """Replace every weight's gradient by its mean over the ranks, in one message; see the equation above."""
     if world.alone:
         return
-    gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
     for kind in dict.fromkeys(gradient.dtype for gradient in gradients):
         same = [gradient for gradient in gradients if gradient.dtype == kind]
         world.sum(same, "gradients", hurry=True)

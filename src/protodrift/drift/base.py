@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, overload
 
@@ -22,20 +22,68 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 class FittedDrift(ABC):
     """An estimator that has seen how the current images moved; it can be asked about any prototypes.
 
-    A subclass has `explain`. Optional: `gaussians`, if it moves covariances, and `linear`, if it is one linear map.
+    A subclass has `explain`. Optional: `maps` and `noise`, if it says how a class is stretched and not only where it
+    goes; `linear`, if it is one linear map; `gaussians`, if it moves covariances in another way.
     """
 
     @abstractmethod
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the moved prototypes, (K, D) -> (K, D), and named (K,) values: how well supported each movement is."""
 
+    def maps(self, prototypes: torch.Tensor) -> Iterator[torch.Tensor] | None:
+        """Yield for each prototype the linear map of its surroundings, A_c (D, D) in float64; None: it has none."""
+        return None
+
+    def noise(self) -> torch.Tensor | None:
+        """Return R, (D, D): the covariance of what the map leaves of single images; None: not known."""
+        return None
+
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return moved means and covariances, (K, D) and (K, D, D).
 
-        An estimator that says only where a prototype goes translates its class: the covariance stays. Those that know
-        more (a linear map, an adapter) say more.
+            Sigma_c -> A_c' Sigma_c A_c + R
+
+        An image moves to x A plus what the map does not know, R. Without R moved classes look tighter than they are,
+        and win too often. An estimator that says only where a prototype goes translates its class: Sigma_c stays.
         """
-        return self.explain(prototypes)[0], covariances
+        means, maps = self.explain(prototypes)[0], self.maps(prototypes)
+        if maps is None:
+            return means, covariances
+        rest = self.noise()
+        moved = torch.empty_like(covariances)
+        for row, (sigma, weight) in enumerate(zip(covariances, maps, strict=True)):
+            moved[row] = pushed(sigma, weight, rest)
+        return means, moved
+
+    def scatter(self, prototypes: torch.Tensor, counts: torch.Tensor, scatter: torch.Tensor) -> torch.Tensor:
+        """Return the moved scatter of all N images about their own class's mean, where one matrix is all that is known.
+
+            W -> sum_c n_c (A_c' (W / N) A_c + R)
+
+        Args:
+            prototypes: (K, D) of the classes, in the old space.
+            counts: (K,) n_c.
+            scatter: (D, D) W, in any type, which the result has too.
+        """
+        total = counts.sum().clamp(min=1)
+        line = self.linear()
+        if line is not None:
+            return pushed(scatter, line[0], self.noise(), int(total))
+        if type(self).gaussians is FittedDrift.gaussians and self.maps(prototypes[:1]) is None:
+            return scatter
+        there = torch.isfinite(prototypes).all(dim=1) & (counts > 0)
+        shares = (counts[there].double() / total).tolist()
+        every = (scatter.double() / total).expand(len(shares), -1, -1)
+        maps = self.maps(prototypes[there]) if type(self).gaussians is FittedDrift.gaussians else None
+        if maps is None:
+            moved: Iterable[torch.Tensor] = self.gaussians(prototypes[there].double(), every)[1]
+        else:  # one after the other: K of them may take much memory
+            rest = self.noise()
+            moved = (pushed(sigma, weight, rest) for sigma, weight in zip(every, maps, strict=True))
+        result = torch.zeros_like(scatter, dtype=torch.float64)
+        for share, sigma in zip(shares, moved, strict=True):
+            result.add_(sigma, alpha=share * int(total))
+        return result.to(scatter.dtype)
 
     @overload
     def transport(self, prototypes: torch.Tensor, covariances: None = None) -> torch.Tensor: ...
@@ -76,10 +124,22 @@ class Known(FittedDrift):
     Attributes:
         moved: (K, D) where they are now.
         values: named (K,) diagnostics.
+        covariances: (K, D, D) what they are now; None: not known, they stay.
+        true_scatter: (D, D) sum of n_c times them; None: not known, it stays.
     """
 
     moved: torch.Tensor
     values: dict[str, torch.Tensor] = field(default_factory=dict)
+    covariances: torch.Tensor | None = None
+    true_scatter: torch.Tensor | None = None
+
+    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the known places, and the known covariances; those that were given, if none are known."""
+        return self.explain(prototypes)[0], covariances if self.covariances is None else self.covariances
+
+    def scatter(self, prototypes: torch.Tensor, counts: torch.Tensor, scatter: torch.Tensor) -> torch.Tensor:
+        """Return the known scatter; that which was given, if none is known."""
+        return scatter if self.true_scatter is None else self.true_scatter.to(scatter.dtype)
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the known places."""
@@ -88,6 +148,58 @@ class Known(FittedDrift):
                 f"new places are known for prototypes of shape {tuple(self.moved.shape)}, not {tuple(prototypes.shape)}"
             )
         return self.moved.clone(), self.values
+
+
+@dataclass(frozen=True)
+class Leading(FittedDrift):
+    """A movement of the first dimensions; the others are features that never drift.
+
+    Attributes:
+        moving: the estimator, fitted on the first dimensions.
+        size: how many there are.
+    """
+
+    moving: FittedDrift
+    size: int
+
+    def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the prototypes with their first dimensions moved, and the estimator's diagnostics."""
+        moved, diagnostics = self.moving.explain(prototypes[:, : self.size])
+        return torch.cat([moved, prototypes[:, self.size :]], dim=1), diagnostics
+
+    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return moved means and covariances, (K, D) and (K, D, D): each class as `scatter` has all of them."""
+        one = torch.ones(1, dtype=torch.long)
+        pairs = zip(prototypes, covariances, strict=True)
+        moved = [self.scatter(mean[None], one, sigma) for mean, sigma in pairs]
+        return self.explain(prototypes)[0], torch.stack(moved) if moved else covariances
+
+    def scatter(self, prototypes: torch.Tensor, counts: torch.Tensor, scatter: torch.Tensor) -> torch.Tensor:
+        """Return the moved scatter: of the first dimensions by the estimator, C -> A' C what they share with the rest.
+
+        A is the mean of the estimator's maps over the images. Where it moves covariances and has no map, what both
+        share is not known any more: 0, with which the matrix stays one of a Gaussian.
+        """
+        size, first = self.size, prototypes[:, : self.size]
+        moved = scatter.clone()
+        moved[:size, :size] = self.moving.scatter(first, counts, scatter[:size, :size])
+        if not torch.equal(moved[:size, :size], scatter[:size, :size]):
+            shared = self._shared(first, counts, scatter[:size, size:])
+            moved[:size, size:], moved[size:, :size] = shared, shared.T
+        return moved
+
+    def _shared(self, prototypes: torch.Tensor, counts: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        line = self.moving.linear()
+        if line is not None:
+            return (line[0].T @ shared.to(line[0].dtype)).to(shared.dtype)
+        there = torch.isfinite(prototypes).all(dim=1) & (counts > 0)
+        maps = self.moving.maps(prototypes[there])
+        if maps is None:
+            return torch.zeros_like(shared)
+        weights = counts[there].double() / counts[there].sum().clamp(min=1)
+        mean = sum(float(weight) * one for weight, one in zip(weights, maps, strict=True))
+        assert isinstance(mean, torch.Tensor)
+        return (mean.T @ shared.double()).to(shared.dtype)
 
 
 @dataclass(frozen=True)
@@ -161,9 +273,37 @@ class Drift(Config, ABC):
         """
         raise InputError(f"{type(self).__name__} does not look at images: use fit(z_old, z_new).")
 
-    def knowing(self, true_means: torch.Tensor) -> FittedDrift:
-        """Fit on the true new means of the old classes, (K, D), in prototype order; for evaluation only."""
+    def knowing(
+        self, true_means: torch.Tensor, covariances: torch.Tensor | None = None, scatter: torch.Tensor | None = None
+    ) -> FittedDrift:
+        """Fit on the true statistics of the old classes now; for evaluation only.
+
+        Args:
+            true_means: (K, D), in prototype order.
+            covariances: (K, D, D) of each class, where they are kept.
+            scatter: (D, D) of all their images about their own class's mean, where that is kept.
+        """
         raise InputError(f"{type(self).__name__} needs no true means: use fit(z_old, z_new).")
+
+
+def pushed(sigma: torch.Tensor, weight: torch.Tensor, rest: torch.Tensor | None, times: int = 1) -> torch.Tensor:
+    """Return A' Sigma A + times R, (D, D), (D, E) -> (E, E): in float64, then in the type of Sigma."""
+    moved = weight.T @ (sigma.double() @ weight)
+    if rest is not None:
+        moved.add_(rest, alpha=times)
+    return moved.to(sigma.dtype)
+
+
+def residual_covariance(rest: torch.Tensor, free: float) -> torch.Tensor:
+    """Return R = sum_i r_i r_i' / (N - p), (N, D) -> (D, D) in float64.
+
+    Args:
+        rest: r_i = z_i - f(m_i), what a fitted map leaves of each image.
+        free: p, the directions that it was free to follow: the trace of its hat matrix. At least one is left.
+    """
+    rest = rest.double()
+    covariance: torch.Tensor = rest.T @ rest / max(1.0, len(rest) - free)
+    return covariance
 
 
 def check_pairs(z_old: torch.Tensor, z_new: torch.Tensor, *, same_size: bool = True, empty: bool = False) -> None:

@@ -7,6 +7,8 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -44,16 +46,49 @@ def _sources(part: Any) -> Iterator[tuple[str, str]]:
 
 
 def _source_digest(cls: type) -> str:
-    """Return a hash of the module that defines a class: what it calls there counts too. In a notebook, of the class."""
-    for source in (sys.modules.get(cls.__module__), cls):
-        try:
-            return hashlib.sha256(inspect.getsource(source).encode()).hexdigest()  # type: ignore[arg-type]
-        except (OSError, TypeError):
-            continue
+    """Return a hash of the module that defines a class, and of those beside it that it uses.
+
+    What a part calls there counts too; installed packages do not. In a notebook it is a hash of the class alone.
+    """
+    try:
+        found = sorted(_own_modules(sys.modules[cls.__module__]).items())
+        return hashlib.sha256(repr([(name, inspect.getsource(module)) for name, module in found]).encode()).hexdigest()
+    except (OSError, TypeError, KeyError):
+        pass
+    try:
+        return hashlib.sha256(inspect.getsource(cls).encode()).hexdigest()
+    except (OSError, TypeError):
+        pass
     raise InputError(
         f"the source of {cls.__qualname__} cannot be read, so its results could not be told from those of another "
         "class of that name. Define it in a file, and import it."
     )
+
+
+def _own_modules(module: ModuleType) -> dict[str, ModuleType]:
+    """Return a module and those from its folder, or below, that it and they use, by name."""
+    folder = Path(module.__file__ or "").resolve().parent
+    found: dict[str, ModuleType] = {}
+    waiting = [module]
+    while waiting:
+        one = waiting.pop()
+        if one.__name__ in found:
+            continue
+        found[one.__name__] = one
+        for value in list(vars(one).values()):
+            other = (
+                value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None) or "")
+            )
+            if isinstance(other, ModuleType) and _is_beside(other, folder):
+                waiting.append(other)
+    return found
+
+
+def _is_beside(module: ModuleType, folder: Path) -> bool:
+    """Whether a module lies in a folder or below, and is neither protodrift's nor installed, as in a .venv there."""
+    file = Path(getattr(module, "__file__", None) or "").resolve()
+    installed = {"site-packages", "dist-packages"} & set(file.parts)
+    return folder in file.parents and not installed and module.__name__.partition(".")[0] != _PACKAGE
 
 
 def fingerprint(examples: Examples) -> str:

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 from ..common.config import Config, encode, number, one_of, optional, part, whole
 from ..common.labels import Label
 from ..data import Dataset
+from ..data.augment import AutoAugment, ColorJitter, Cutout, TrivialAugment
 from ..data.images import Fit
 from ..data.tasks import TaskStream, ordered
-from ..data.views import Augmentation, CropFlip, RandomCropFlip, ResizedCropFlip
+from ..data.views import Augmentation, Composed, CropFlip, RandomCropFlip, ResizedCropFlip
 from ..errors import InputError, did_you_mean
 from ..methods import Method
 from ..training.config import Training, Warmup
@@ -28,6 +29,16 @@ VIEWS = {
     "released": "short side 256 for 224, a random part of random size and shape, mirrored; evaluation on the center",
 }
 """How training sees images at random. The sizes scale with the recipe's `size`."""
+
+POLICIES: dict[str, tuple[Augmentation, ...]] = {
+    "none": (),
+    "jitter": (ColorJitter(brightness=63 / 255),),
+    "auto": (ColorJitter(brightness=63 / 255), AutoAugment()),
+    "trivial": (TrivialAugment(),),
+    "trivial+cutout": (TrivialAugment(), Cutout()),
+}
+"""What else changes at random after the view: brightness and AutoAugment as in ADC, LDC and DPCR; TrivialAugmentWide as
+in ACIL. For images of whole gray levels."""
 
 _CROPPED = ("paper", "center", "released")
 
@@ -46,6 +57,7 @@ class Recipe(Config):
         use_classes: how many classes take part, the first ones of the order; None: all.
         size: side of the images that the network sees.
         view: how training sees images at random, and evaluation in one way; see `VIEWS`.
+        policy: what else changes at random after the view; see `POLICIES`.
         test_fraction: share of each class held out for testing, where the data has no test part of its own.
         validation: a share of each class's TRAINING images that is held out and stands in for the test images, which
             are not looked at: for choosing constants. None: the test images.
@@ -75,6 +87,7 @@ class Recipe(Config):
     use_classes: int | None = None
     size: int = 32
     view: str = "plain"
+    policy: str = "none"
     test_fraction: float = 0.2
     validation: float | None = None
     train_images: int | None = None
@@ -98,6 +111,7 @@ class Recipe(Config):
         "use_classes": optional(whole(2)),
         "size": whole(8),
         "view": one_of(*VIEWS),
+        "policy": one_of(*POLICIES),
         "test_fraction": number(0.01, 0.9),
         "validation": optional(number(0.01, 0.9)),
         "train_images": optional(whole(2)),
@@ -143,7 +157,15 @@ class Recipe(Config):
             "center": RandomCropFlip(self.size),
             "released": ResizedCropFlip(self.size),
         }
-        return views[self.view]
+        view, more = views[self.view], POLICIES[self.policy]
+        if not more:
+            return view
+        if isinstance(view, str):
+            raise InputError(
+                f"recipe {self.name!r}: policy={self.policy!r} follows a view that is known before the images are: set "
+                "view to cifar, paper, center or released, too."
+            )
+        return Composed((view, *more))
 
     @property
     def seen_network(self) -> Network:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..common import machine
 from ..common.config import encode
-from ..common.files import locked, replace_file
+from ..common.files import locked, make_directory, replace_file
 from ..common.progress import Reporter, silent
 from ..data import Dataset, load_digits, load_folder
 from ..distributed.world import current
@@ -165,7 +165,7 @@ def _ranks_begun_with(out: Path, now: int) -> int:
 @contextlib.contextmanager
 def _claimed(out: Path) -> Iterator[None]:
     """Make the run directory, and hold its lock."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     with locked(out):
         yield
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..methods import Method
 from ..networks.build import backbone_name, build_embedder, embedding_options
 from ..networks.embedder import Embedder
+from ..networks.standardize import Standardization, as_tuples, standardization
 from ..networks.weights import find_weights, pixel_statistics
 from ..training.config import Training, Warmup
 from .identity import fingerprint
@@ -29,10 +30,13 @@ class Network(Config):
 
     Args:
         backbone: a name from `networks.BACKBONES`.
-        embedding_dim: size of z; objectives that classify use the backbone's features instead.
+        embedding_dim: size of z; objectives that classify, and rows whose network stays fixed, use the backbone's
+            features instead.
         normalize: L2-normalize z.
         weights: a weight file for the backbone, "imagenet", or another source (`networks.weights`); None: none.
         crop: side of the center view that prototypes, drift and evaluation use; None: the whole image.
+        standardize: by what inputs are standardized: "auto", "imagenet", "none" or (mean, std), see
+            `networks.standardize.Standardization`; `--set network.standardize=none`.
     """
 
     backbone: str = "auto"
@@ -40,13 +44,24 @@ class Network(Config):
     normalize: bool = True
     weights: str | None = None
     crop: int | None = None
+    standardize: Standardization = "auto"
     rules: ClassVar = {
         "backbone": text,
         "embedding_dim": optional(whole(1)),
         "normalize": flag,
         "weights": optional(text),
         "crop": optional(whole(1)),
+        "standardize": standardization,
     }
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "standardize", as_tuples(self.standardize))
+        super().__post_init__()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it without a `standardize` that changes nothing: runs that were begun without it go on."""
+        document = super().to_json()
+        return {key: value for key, value in document.items() if (key, value) != ("standardize", "auto")}
 
 
 @dataclass(eq=False, repr=False)
@@ -118,16 +133,13 @@ class Setup:
         return tuple(label for classes in self.stream.task_classes[:task] for label in classes)
 
     def training_of(self, method: Method, task: int | None = None) -> Training:
-        """Return how a method is trained; with a task, without the learning rate that acts in other tasks."""
+        """Return how a method is trained; with a task, without what acts in other tasks."""
         training = self.training
         if method.objective.classifies:
             training = self.classifier_training or training
             if method.exemplars is not None:
                 training = self.exemplar_training or training
-        if task is None:
-            return training
-        first = task == 1 or method.schedule.start == "initial"
-        return replace(training, learning_rate=training.rate(first), later_learning_rate=None)
+        return training if task is None else training.of_task(method.schedule.is_first(task))
 
     def heads(self, method: Method, task: int) -> tuple[tuple[Label, ...], ...]:
         """Return the classes of each head that a classifying network has after task t."""
@@ -138,15 +150,23 @@ class Setup:
         """Return the classes of all heads after task t."""
         return tuple(label for classes in self.heads(method, task) for label in classes)
 
+    def network_of(self, method: Method) -> Network:
+        """Return the network of a method: the experiment's, or a backbone of the method's own."""
+        if not method.backbone:
+            return self.network
+        return Network(method.backbone, embedding_dim=None, normalize=False, crop=self.network.crop)
+
     def fresh_network(self, method: Method, task: int) -> Embedder:
         """Return a network with initial weights and the heads that it has after task t."""
+        wanted = self.network_of(method)
         network = build_embedder(
-            self.network.backbone,
+            wanted.backbone,
             self.stream.dataset.spec,
-            **embedding_options(method.objective, self.network.embedding_dim, self.network.normalize),
-            weights=self.network.weights,
+            **embedding_options(method.objective, wanted.embedding_dim, wanted.normalize),
+            weights=wanted.weights,
             seed=self.seed,
-            crop=self.network.crop,
+            crop=wanted.crop,
+            standardize=wanted.standardize,
         )
         for classes in self.heads(method, task):
             method.objective.grow(network, len(classes))
@@ -154,9 +174,12 @@ class Setup:
 
     def initial(self, method: Method) -> dict[str, Any]:
         """Return what initial weights and standardization, and the last bits of all that follows, depend on."""
-        options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalize)
+        network: Mapping[str, Any] = {"backbone": method.backbone, "crop": self.network.crop}
+        if not method.backbone:
+            options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalize)
+            network = {**encode(self.network), **options, "weights": self._weights}
         return {
-            "network": {**encode(self.network), **options, "weights": self._weights},
+            "network": network,
             "seed": self.seed,
             "data": self.fingerprints[0][0],
             "device": self.device,

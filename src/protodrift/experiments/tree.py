@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from ..common.modes import own_modes
 from ..common.progress import Reporter, silent
 from ..methods import Method
 from ..networks.embedder import embed
@@ -164,7 +165,8 @@ class Tree(Setup):
             checkpoint = self.store.checkpoint(stage.kind, stage.key)
             given = Given(values, self.reporter, checkpoint, self.store.scratch)
         started = time.perf_counter()
-        value = stage.compute(given)
+        with own_modes():
+            value = stage.compute(given)
         seconds = time.perf_counter() - started
         self.computed[stage.kind] += 1
         self.reporter.done(training=stage.trains)

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..common import files
 from ..common.labels import Label
@@ -20,7 +19,7 @@ from ..common.tensorfiles import packed, packed_manifest
 from ..errors import ModelFileError
 from ..learner import IncrementalClassifier
 from ..training.state import LearnerState, tensor_bytes
-from . import versions
+from . import signature, versions
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def _is_exact(path: Path, one: versions.Current) -> bool:
             raise ModelFileError(f"{folder / file} holds bytes that are no part of the model.")
     again = {
         **manifest,
-        "made_with": _made_with(folder, written),
+        "made_with": written["made_with"],  # what the model itself does not say; short words
         "parent": written.get("parent"),
         "files": listed,
     }
@@ -155,25 +154,17 @@ def _is_exact(path: Path, one: versions.Current) -> bool:
     return True
 
 
-def _made_with(folder: Path, manifest: dict[str, Any]) -> dict[str, str]:
-    """Return which versions wrote: the one field that the model itself does not say. Short words only."""
-    made = manifest.get("made_with")
-    if (
-        not isinstance(made, dict)
-        or set(made) != {"protodrift", "torch", "python"}
-        or not all(isinstance(v, str) and re.fullmatch(r"[\w.+!-]{1,64}", v) for v in made.values())
-    ):
-        raise ModelFileError(f"{folder / 'manifest.json'} is damaged: made_with says {str(made)[:80]!r}.")
-    return made
-
-
 def _described(path: Path, file: Path, size: int, kept: set[str]) -> File:
     parts = file.relative_to(path).parts
     name = "/".join(parts)
+    if files.is_litter(file.name):
+        return File(name, size, "left by the operating system; it can be removed", belongs=False)
     if file.is_symlink():
         return File(name, size, "a link: no part of a model", belongs=False)
     if parts == ("CURRENT",):
         return File(name, size, "names the current version")
+    if parts == (signature.NAME,):
+        return File(name, size, "signature of a version; `protodrift verify` checks it")
     if parts == (".lock",) and size == 0:
         return File(name, size, "held by a writer")
     if len(parts) == 3 and parts[0] == "versions" and parts[1] in kept:

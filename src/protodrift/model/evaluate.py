@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..common.labels import Label
-from ..errors import InputError
 from ..learner import IncrementalClassifier
 from ..metrics import (
     CONFUSION_CLASSES,
@@ -21,6 +20,8 @@ from ..metrics import (
 )
 
 RECALL_AT = (1, 2, 4, 8)
+NEAREST = 4
+"""How many classes an answer names: itself, and those that were nearest to it."""
 _BATCH = 256
 _SCORES_AT_ONCE = 2**22  # of a batch, images x classes: a few arrays of 32 MB
 
@@ -45,11 +46,43 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What was answered for one photo.
+
+    Attributes:
+        truth: its class.
+        known: whether the model knows that class.
+        top: the likeliest classes and how sure each is, the answer first.
+        unknown: whether it was called unknown.
+        novelty: how far it is from the answer's class, over the limit of what is known.
+    """
+
+    truth: Label
+    known: bool
+    top: tuple[tuple[Label, float], ...]
+    unknown: bool
+    novelty: float
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        if not self.known:
+            return "stranger found" if self.unknown else "stranger named"
+        return "called unknown" if self.unknown else "right" if self.top[0][0] == self.truth else "wrong"
+
+
+VERDICTS = ("wrong", "called unknown", "stranger named", "stranger found", "right")
+"""Of known classes: another class was named; none was named. Of classes never learned: one was named; none was."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """What was measured.
 
     Attributes:
         all, old, new: all known classes; those of earlier tasks; those of the last one. None without photos of them.
+        per_task: for each task whose classes have photos, in order: its number, and what was measured on them.
+        unknown_rate: the share of photos of known classes that was to be called unknown.
         per_class: for each known class that has photos: photos, share named rightly, what it is mostly taken for.
         never_learned: photos of classes that the model does not know.
         found_unknown: share of those that are called unknown; NaN without such photos.
@@ -57,11 +90,15 @@ class Evaluation:
         classes: the known classes that have photos or were answered, in task order.
         recall: Recall@k: is one of the k nearest other photos of the same class?
         mean_average_precision: of the ranking of all other photos by distance.
+        tasks: how many of `classes` each task brought.
+        answers: one for each photo, in order.
     """
 
-    all: Part
+    all: Part | None
     old: Part | None
     new: Part | None
+    per_task: dict[int, Part]
+    unknown_rate: float
     per_class: dict[Label, tuple[int, float, Label | None]]
     never_learned: int
     found_unknown: float
@@ -69,7 +106,8 @@ class Evaluation:
     classes: tuple[Label, ...]
     recall: dict[int, float]
     mean_average_precision: float
-    tasks: tuple[int, ...] = field(default=())
+    tasks: tuple[int, ...] = ()
+    answers: tuple[Answer, ...] = ()
 
     @property
     def confusion(self) -> np.ndarray | None:
@@ -93,6 +131,8 @@ class Evaluation:
             "all": part(self.all),
             "old": part(self.old),
             "new": part(self.new),
+            "per_task": [{"task": number, **(part(one) or {})} for number, one in self.per_task.items()],
+            "unknown_rate": self.unknown_rate,
             "per_class": [
                 {"class": label, "images": n, "accuracy": _plain(right), "mostly_taken_for": other}
                 for label, (n, right, other) in self.per_class.items()
@@ -116,23 +156,20 @@ def evaluate(clf: IncrementalClassifier, X: Any, y: Sequence[Label]) -> Evaluati
 
     Args:
         clf: a classifier that has learned.
-        X: N images, as for `predict`.
-        y: N labels.
-
-    Raises:
-        InputError: if no image is of a known class.
+        X: N images, as for `predict`; N > 0.
+        y: N labels. All of them may be unknown to the classifier: then only strangers are measured.
     """
     y = list(y)
     state = clf.state_
     known = list(state.prototypes.labels)
     row = {label: i for i, label in enumerate(known)}
     is_known = np.array([label in row for label in y])
-    if not is_known.any():
-        raise InputError(
-            f"none of the {len(set(y))} classes is known to this model, for example {y[0]!r}. It knows "
-            f"{', '.join(map(repr, known[:5]))}{' and others' if len(known) > 5 else ''}."
-        )
-    best, confidence, novelty, z = _answers(clf, X, len(y))
+    answers, z = _answers(clf, X, y, set(known))
+    best = np.array([row[one.top[0][0]] for one in answers])
+    confidence, novelty = (
+        np.array(values) for values in zip(*((a.top[0][1], a.novelty) for a in answers), strict=True)
+    )
+    unknown = np.array([one.unknown for one in answers])
     true = np.array([row.get(label, -1) for label in y])
     right = best == true
     last = int(max(state.prototypes.tasks.tolist()))
@@ -146,44 +183,48 @@ def evaluate(clf: IncrementalClassifier, X: Any, y: Sequence[Label]) -> Evaluati
             int(chosen.sum()),
             float(right[chosen].mean()),
             expected_calibration_error(confidence[chosen], right[chosen]),
-            float((novelty[chosen] > 1).mean()),
+            float(unknown[chosen].mean()),
             auroc(unseen, novelty[chosen]) if len(unseen) else float("nan"),
         )
 
-    whole = part(is_known)
-    assert whole is not None
     shown = sorted({*true[is_known].tolist(), *best[is_known].tolist()})
     classes = tuple(known[i] for i in shown)
-    answers = [known[i] for i in best[is_known]]
-    counts = confusion_counts([label for label, k in zip(y, is_known, strict=True) if k], answers)
+    counts = confusion_counts(
+        [one.truth for one in answers if one.known], [one.top[0][0] for one in answers if one.known]
+    )
     named = np.array([str(label) for label in y])
     return Evaluation(
-        whole,
+        part(is_known),
         part(is_known & (task < last)),
         part(is_known & (task == last)),
+        {number: found for number in range(1, last + 1) if (found := part(is_known & (task == number))) is not None},
+        clf.unknown_rate,
         _per_class(counts, classes),
         int((~is_known).sum()),
-        float((novelty[~is_known] > 1).mean()) if (~is_known).any() else float("nan"),
+        float(unknown[~is_known].mean()) if (~is_known).any() else float("nan"),
         counts,
         classes,
         recall_at(z, named, RECALL_AT),
         mean_average_precision(z, named),
-        tuple(np.bincount([int(state.prototypes.tasks[i]) for i in shown])[1:].tolist()),
+        tuple(np.bincount([int(state.prototypes.tasks[i]) for i in shown])[1:].tolist()) if shown else (),
+        tuple(answers),
     )
 
 
-def _answers(clf: IncrementalClassifier, X: Any, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return answer, confidence and novelty, (N,) each, and z, (N, D); what there is of every class goes by batch."""
+def _answers(
+    clf: IncrementalClassifier, X: Any, y: Sequence[Label], known: Container[Label]
+) -> tuple[list[Answer], np.ndarray]:
+    """Return one answer per image, and z, (N, D); what there is of every class goes by batch."""
     size = max(1, min(_BATCH, _SCORES_AT_ONCE // max(1, len(clf.classes_))))
-    kept: tuple[list[np.ndarray], ...] = ([], [], [], [])
-    for start in range(0, count, size):
-        part = clf.recognize(X[start : start + size])
-        for values, one in zip(
-            kept, (part.best, part.probabilities.max(axis=1), part.novelty, part.embeddings), strict=True
-        ):
-            values.append(one)
-    best, confidence, novelty, z = (np.concatenate(values) for values in kept)
-    return best, confidence, novelty, z
+    answers: list[Answer] = []
+    z: list[np.ndarray] = []
+    for start in range(0, len(y), size):
+        found = clf.recognize(X[start : start + size])
+        z.append(found.embeddings)
+        for i, label in enumerate(y[start : start + size]):
+            top = tuple((name, share) for name, share, _ in found.top(i, NEAREST))
+            answers.append(Answer(label, label in known, top, bool(found.unknown[i]), float(found.novelty[i])))
+    return answers, np.concatenate(z)
 
 
 def _per_class(

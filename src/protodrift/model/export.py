@@ -99,7 +99,9 @@ def export_onnx(clf: IncrementalClassifier, path: str | Path) -> Exported:
         if spec.is_image
         else "none: statistics are inside the graph",
         "readout": type(clf.readout).__name__,
-        "unknown_beyond": [None if t == float("inf") else t for t in state.calibration.thresholds.tolist()],
+        "unknown_beyond": [
+            None if t == float("inf") else t for t in state.calibration.limits(clf.unknown_rate).tolist()
+        ],
         "temperatures": state.calibration.temperatures.tolist(),
     }
     from .. import __version__

@@ -119,19 +119,22 @@ def inspected(clf: IncrementalClassifier, bytes_of: dict[Label, int]) -> dict[st
     """
     state = clf.state_
     calibration = state.calibration
+    limits = calibration.limits(clf.unknown_rate)
 
     def more(row: int, label: Label) -> dict[str, Any]:
         return {
             "bytes": bytes_of[label],
             "really_held_out": bool(calibration.honest[row]),
             "temperature": float(calibration.temperatures[row]),
-            "distance_quantiles": _quantiles(calibration.quantiles[row].tolist()),
-            "relative_quantiles": _quantiles(calibration.relative[row].tolist()),
+            "spread": finite(float(calibration.spread[row])),
+            "unknown_beyond": finite(float(limits[row])),
+            "novelty_quantiles": _quantiles(calibration.quantiles[row].tolist()),
         }
 
     return {
         "input": state.spec.to_json(),
         **network_facts(clf),
+        "unknown_rate": clf.unknown_rate,
         "images_stored": 0 if state.trained.exemplars is None else len(state.trained.exemplars),
         "tasks": [_task(task) for task in state.tasks],
         "classes": class_facts(state, more),

@@ -23,9 +23,12 @@ from ..networks.build import build_embedder, embedding_options
 from ..networks.embedder import Embedder
 from ..prototypes import DriftReport
 from ..prototypes.store import Prototypes
+from ..readouts import Readout
 from ..training.calibration import LEVELS, Calibration
+from ..training.recognition import view_of
 from ..training.state import ClassDrift, LearnedTask, LearnerState
 from ..training.trainer import Trained
+from .schema import check_manifest
 from .versions import Saved
 
 if TYPE_CHECKING:
@@ -121,6 +124,7 @@ def restored(clf: IncrementalClassifier, saved: Saved) -> LearnerState:
         KeyError, TypeError, ValueError, ...: if a part is missing or wrong; `learner` explains them.
     """
     manifest, tensors = saved.manifest, saved.tensors
+    check_manifest(manifest)
     spec, labels = InputSpec.from_json(manifest["input"]), tuple(manifest["labels"])
     # An object of the user's was passed again just now; everything else is what the first task had.
     fixed = {
@@ -146,19 +150,35 @@ def restored(clf: IncrementalClassifier, saved: Saved) -> LearnerState:
     space = (clf.readout if _is_given(saved_readout) else decode(saved_readout)).space_name
     penalties, readout_state = decode(manifest["penalties"]), tensors["readout_state"]
     state = LearnerState(spec, fixed, penalties, trained, prototypes, learned, drift, readout_state, calibration, space)
-    _check_nothing_else(state, manifest, tensors)
+    _check_nothing_else(state, tensors)
+    if readout_state and not _is_given(saved_readout):
+        _check_readout(decode(saved_readout), state)
     return state
 
 
 def _network(
     clf: IncrementalClassifier, spec: InputSpec, fixed: dict[str, Any], tasks: list[Any], tensors: Tensors
 ) -> Embedder:
-    objective = fixed["objective"]
-    options = embedding_options(objective, fixed["embedding_dim"], fixed["normalize"])
-    network = build_embedder(fixed["backbone"], spec, **options, crop=fixed["crop"], seed=0)
-    with seeding.global_seed(0):  # the heads' first weights are drawn, only to be replaced
-        for task in tasks:
-            objective.grow(network, len(task["classes"]))
+    def build() -> Embedder:
+        objective = fixed["objective"]
+        options = embedding_options(objective, fixed["embedding_dim"], fixed["normalize"])
+        network = build_embedder(fixed["backbone"], spec, **options, crop=fixed["crop"], seed=0)
+        if "head.weight" not in tensors:
+            network = network.pooled()
+        with seeding.global_seed(0):  # the heads' first weights are drawn, only to be replaced
+            for task in tasks:
+                objective.grow(network, len(task["classes"]))
+        return network
+
+    if isinstance(fixed["backbone"], str):
+        # First without memory: a manifest can ask for a network of any size, its file has a size that was checked.
+        with torch.device("meta"):
+            shape = build()
+        shape.load_state_dict({name: value.to("meta") for name, value in tensors.items()}, strict=True)
+        kinds = {name: value.dtype for name, value in shape.state_dict().items()}
+        wrong = [name for name, value in tensors.items() if value.dtype != kinds[name]]
+        _require(not wrong, f"the tensor network/{(wrong or [''])[0]} is of another type")
+    network = build()
     network.load_state_dict(tensors, strict=True)
     return network.to(clf.device).eval()
 
@@ -209,7 +229,11 @@ def _check_prototypes(prototypes: Prototypes, learned: tuple[LearnedTask, ...], 
         means.shape == (count, size) and means.is_floating_point(),
         f"prototypes of shape {tuple(means.shape)} for {count} classes and embeddings of size {size}",
     )
-    _require(prototypes.counts.shape == prototypes.tasks.shape == (count,), "counts and tasks do not fit its classes")
+    for values, least, most in ((prototypes.counts, 1, None), (prototypes.tasks, 0, len(learned))):
+        fits = values.shape == (count,) and values.dtype == torch.int64 and bool((values >= least).all())
+        fits = fits and (most is None or bool((values <= most).all()))
+        _require(fits, "counts and tasks do not fit its classes")
+    _require(all(len(task.images) == len(task.classes) for task in learned), "its tasks do not count their images")
     _require(_finite([means, *network.state_dict().values()]), "a weight or prototype is not finite")
     shapes = {name: tuple(value.shape) for name, value in statistics.items()}
     rank = shapes["factors"][1] if len(shapes.get("factors", ())) == 3 else 0
@@ -234,23 +258,28 @@ def _check_trained(trained: Trained, spec: InputSpec) -> None:
     exemplars = trained.exemplars
     if exemplars is not None:
         fits = tuple(exemplars.images.shape[1:]) == spec.shape and set(exemplars.labels) <= set(trained.classes)
+        fits = fits and exemplars.images.dtype in (torch.uint8, torch.float32) and _finite([exemplars.images])
         _require(fits, "the images it keeps are not those of its classes")
 
 
 def _check_drift(drift: DriftReport, prototypes: Prototypes) -> None:
     size = (len(drift.labels), prototypes.means.shape[1])
     fits = drift.before.shape == drift.after.shape == size and set(drift.labels) <= set(prototypes.labels)
-    _require(fits, "its drift does not fit its classes")
+    fits = fits and drift.before.is_floating_point() and drift.after.is_floating_point()
+    _require(fits and _finite([drift.before, drift.after]), "its drift does not fit its classes")
     fits = all(value.shape[:1] == size[:1] for value in drift.diagnostics.values())
     _require(fits, "the diagnostics of its drift do not fit its classes")
 
 
 def _check_calibration(calibration: Calibration, count: int) -> None:
-    quantiles, temperatures = (calibration.quantiles, calibration.relative), calibration.temperatures
+    quantiles, temperatures, each = calibration.quantiles, calibration.temperatures, calibration.named()
     fits = (
-        all(values.shape == (count, len(LEVELS)) and values.is_floating_point() for values in quantiles)
-        and temperatures.shape == calibration.images.shape == calibration.honest.shape == (count,)
-        and all(bool((values >= 0).all()) for values in quantiles)  # false for NaN; inf is "not known"
+        quantiles.shape == (count, len(LEVELS))
+        and all(value.shape == (count,) for name, value in each.items() if name != "quantiles")
+        and all(each[name].is_floating_point() for name in ("quantiles", "temperatures", "spread", "evidence"))
+        # False for NaN; inf is "not known".
+        and all(bool((each[name] >= 0).all()) for name in ("quantiles", "spread", "evidence", "images"))
+        and bool(torch.isfinite(calibration.evidence).all())
         and bool((temperatures > 0).all())
         and bool(torch.isfinite(temperatures).all())
         and calibration.honest.dtype == torch.bool
@@ -258,16 +287,25 @@ def _check_calibration(calibration: Calibration, count: int) -> None:
     _require(fits, "its calibration does not fit its classes")
 
 
-_FIELDS = frozenset(
-    ("made_with", "input", "fixed", "labels", "tasks", "last_task", "penalties", "penalty_states", "drift_labels")
-) | {"exemplar_labels", "parameters", "parent"}
+def _check_readout(readout: Readout, state: LearnerState) -> None:
+    """Refuse what a read-out learned if it cannot answer with it."""
+    fits = _finite(state.readout_state.values())
+    try:
+        view = view_of(state, state.prototypes.means[:1].to(torch.float32))
+        scores = readout.scores(view)
+        readout.coordinates(view)
+        fits = fits and scores.shape == (1, len(state.prototypes)) and not bool(torch.isnan(scores).any())
+    except InputError:  # a read-out that was exchanged after learning: it says so when it is asked
+        pass
+    except Exception:  # whatever tensors of a wrong shape make a read-out say
+        fits = False
+    _require(fits, "what its read-out learned does not fit its classes")
 
 
-def _check_nothing_else(state: LearnerState, manifest: dict[str, Any], tensors: Files) -> None:
-    """Refuse fields and tensors that no part of the model is made of: nothing can be hidden in them."""
+def _check_nothing_else(state: LearnerState, tensors: Files) -> None:
+    """Refuse files and tensors that no part of the model is made of: nothing can be hidden in them."""
     declared = tensors_of(state)
     extra = [f"the file {name}" for name in sorted(tensors.keys() - declared.keys())]
     for name in declared:
         extra += [f"the tensor {name}/{key}" for key in sorted(tensors[name].keys() - declared[name].keys())]
-    extra += [f"the field {name!r}" for name in sorted(manifest.keys() - _FIELDS)]
     _require(not extra, f"it holds what no model has, {', '.join(extra[:3])}")

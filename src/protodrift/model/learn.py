@@ -15,7 +15,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from ..common.progress import Reporter, silent
 from ..data.folder import Found, Photos, read_photos
 from ..distributed.world import World, current
 from ..distributed.writing import SharedCheckpoint
-from ..errors import InputError, RunError
+from ..errors import InputError, ModelFileError, RunError, StaleError
 from ..experiments.store import EpochCheckpoint, Store
 from ..learner import IncrementalClassifier
 from ..methods import training_name
@@ -51,12 +51,14 @@ class ModelDirectory:
         world: the ranks that learn together; the first one writes.
         classifier: the model in it, or None if there is none yet.
         current: the version that `classifier` was read from, or None.
+        held: the directory, if its lock is held here.
     """
 
     path: Path
     world: World
     classifier: IncrementalClassifier | None = None
     current: versions.Current | None = None
+    held: files.Held | None = None
 
     @property
     def state(self) -> LearnerState | None:
@@ -109,19 +111,21 @@ def locked_model(path: str | Path) -> Iterator[ModelDirectory]:
         return
     versions.check_target(path)
     missing = not path.exists()
-    try:
-        with contextlib.ExitStack() as held:
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-                held.enter_context(files.locked(path))
-            except OSError as error:  # of these two only: `versions.write` explains its own
-                raise versions.unwritable(path, error) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            files.make_directory(path)
+            held = stack.enter_context(files.locked(path))
+        except OSError as error:  # of these two only: `versions.write` explains its own
+            raise versions.unwritable(path, error) from error
+        try:
             world.on_first(lambda: None)
-            yield read_model(path)
-    finally:
-        if missing and not (path / "CURRENT").exists():  # an interrupted first task leaves nothing behind
-            with contextlib.suppress(OSError):
-                _remove_empty(path)
+            yield replace(read_model(path), held=held)
+        finally:
+            if missing:  # an interrupted first task leaves nothing behind
+                with contextlib.suppress(OSError, ModelFileError):
+                    held.check()  # what is there now may be another process's
+                    if not (path / "CURRENT").exists():
+                        _remove_empty(path)
 
 
 def _remove_empty(path: Path) -> None:
@@ -131,6 +135,19 @@ def _remove_empty(path: Path) -> None:
         (path / "versions").rmdir()
     (path / ".lock").unlink(missing_ok=True)
     path.rmdir()
+
+
+def check_onto(model: ModelDirectory, version: int | None) -> None:
+    """Refuse a model whose current version is not the wanted one (0: no version yet; None: any).
+
+    Raises:
+        StaleError: naming both.
+    """
+    now = 0 if model.current is None else model.current.version
+    if version is not None and version != now:
+        raise StaleError(
+            f"{model.path} is {model.current or 'a new model'}, not version {version}. Nothing was learned."
+        )
 
 
 @dataclass(frozen=True)
@@ -248,7 +265,8 @@ def learn_task(plan: Plan, reporter: Reporter = silent) -> Learned:
     On several ranks all of them learn, from the same photos; the first one writes.
 
     Raises:
-        ModelFileError, RunError: if the disk is full or cannot be written.
+        StaleError: if somebody else has written to the model meanwhile.
+        ModelFileError, RunError: if the disk is full or cannot be written, or the directory was exchanged.
         DivergedError: if training met a loss that is not finite.
     """
     model, clf, world = plan.model, plan.choice.classifier, plan.model.world
@@ -269,9 +287,9 @@ def learn_task(plan: Plan, reporter: Reporter = silent) -> Learned:
         )
 
     def write() -> int:
-        version = versions.write(model.path, *clf.files(), keep=KEPT_VERSIONS, is_locked=True)
+        made = versions.write(model.path, *clf.files(), onto=model.current, held=model.held, keep=KEPT_VERSIONS)
         shutil.rmtree(unfinished(model.path), ignore_errors=True)
-        return version
+        return made.version
 
     return Learned(clf, world.on_first(write), 0 if resumed is None else int(resumed[0]["epoch"]))
 

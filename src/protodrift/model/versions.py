@@ -17,10 +17,11 @@ chain. What is not on the chain is no longer part of the model, and the next wri
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +29,7 @@ from typing import Any, TypeVar
 from ..common import files
 from ..common.labels import Label
 from ..common.tensorfiles import Tensors, read_folder, write_folder
-from ..errors import ModelFileError
+from ..errors import ModelFileError, StaleError
 
 FORMAT = "protodrift-model"
 FORMAT_VERSION = 1
@@ -46,6 +47,9 @@ class Current:
     def folder(self, path: Path) -> Path:
         """Return the folder of this version in a model directory."""
         return path / "versions" / str(self.version)
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.manifest_sha256[:8]})"
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
@@ -101,6 +105,19 @@ def read_steadily(path: Path, look: Callable[[Current], Seen]) -> Seen:
     raise ModelFileError(f"{path} changes faster than it can be read. Try again when the other processes are done.")
 
 
+@contextlib.contextmanager
+def explained(path: str | Path) -> Iterator[None]:
+    """Turn what goes wrong when a classifier is made from what was read into a ModelFileError."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except KeyError as error:
+        raise ModelFileError(f"the model at {path} is damaged: it lacks {error}.") from error
+    except Exception as error:  # whatever the content of a file makes one of the parts say
+        raise ModelFileError(f"the model at {path} cannot be used: {error or type(error).__name__}") from error
+
+
 def read_current(path: Path) -> Current:
     """Read which version is the current one."""
     if not path.exists():
@@ -121,6 +138,11 @@ def read_current(path: Path) -> Current:
         raise ModelFileError(f"{path}/CURRENT is damaged: version {fields.get('version')!r}.")
     # str: a missing checksum must not pass for "do not check".
     return Current(fields["version"], str(fields.get("manifest_sha256")))
+
+
+def current_or_none(path: Path) -> Current | None:
+    """Return the current version; None where there is no model yet."""
+    return read_current(path) if (path / "CURRENT").exists() else None
 
 
 def chain(path: Path, most: int | None = None) -> list[Current]:
@@ -179,38 +201,49 @@ def write(
     manifest: Mapping[str, Any],
     tensors: Mapping[str, Tensors],
     *,
-    is_locked: bool = False,
+    onto: Current | None,
+    held: files.Held | None = None,
     root: bool = False,
+    older: Iterable[tuple[Mapping[str, Any], Mapping[str, Tensors]]] = (),
     keep: int | None = None,
-) -> int:
-    """Write a new version and make it the current one; return its number.
+) -> Current:
+    """Write a new version on top of the one that it was made from, and make it the current one; return it.
 
     Args:
         path: the model directory; made if it is missing, extended if it is a model.
         manifest: JSON-able; must not have a key "files" or "parent".
         tensors: for each file name (without ending) its named tensors.
-        is_locked: the caller holds the directory's lock already (`files.locked`).
-        root: the new version has no parent: it cannot be undone, and all others are removed.
+        onto: the version that it was made from; None: it is the first one.
+        held: the directory, if the caller holds its lock already (`files.locked`).
+        root: the new version does not come from those that are there, and all of these are removed.
+        older: with `root`, what it comes from instead, oldest first: manifest and tensors of each.
         keep: keep so many versions, the newest of the chain; None: all of them.
 
     Raises:
-        ModelFileError: if `path` is something else than a model, is locked by another writer, or cannot be written:
-            what was there before is still there. With `root` also if the new version is there, but others could not
-            be removed; the message says so.
+        StaleError: if `onto` is not the current version. Nothing has changed.
+        ModelFileError: if `path` is something else than a model, is locked by another writer, was removed or exchanged
+            while it was locked, or cannot be written: what was there before is still there. With `root` also if the
+            new version is there, but others could not be removed; the message says so.
     """
     path = Path(path)
-    check_target(path)
+    if held is None:
+        check_target(path)
     try:
-        (path / "versions").mkdir(parents=True, exist_ok=True)
-        with contextlib.nullcontext() if is_locked else files.locked(path):
-            version = _write_version(path, manifest, tensors, root)
+        if held is None:
+            files.make_directory(path / "versions")  # else a directory that is gone stays gone
+        with files.locked(path) if held is None else contextlib.nullcontext(held) as own:
+            try:
+                written = _write_versions(own, itertools.chain(older, [(manifest, tensors)]), onto, root)
+            except OSError:
+                _check_onto(own, onto)  # the disk may be well, and somebody else at work in the directory
+                raise
             if root:
                 remove_others(path)
             elif keep is not None:
                 # The new version is current: what cannot be removed now, the next writer removes.
                 with contextlib.suppress(OSError, ModelFileError):
                     remove_unreachable(path, keep)
-            return version
+            return written
     except OSError as error:
         raise unwritable(path, error) from error
 
@@ -238,23 +271,56 @@ def unwritable(path: Path, error: OSError) -> ModelFileError:
     )
 
 
-def _write_version(path: Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensors], root: bool) -> int:
-    versions = path / "versions"
+def _write_versions(
+    held: files.Held,
+    made: Iterable[tuple[Mapping[str, Any], Mapping[str, Tensors]]],
+    onto: Current | None,
+    root: bool,
+) -> Current:
+    """Write versions, each the parent of the next, and make the last one current; on any error none is there."""
+    _check_onto(held, onto)
+    versions = held.inside / "versions"
+    versions.mkdir(exist_ok=True)
     for stale in versions.glob(".new-*"):  # left by a writer that was killed; we hold the lock
         shutil.rmtree(stale)
-    number = max((int(p.name) for p in versions.iterdir() if p.name.isdigit()), default=0) + 1
-    parent = None if root or not (path / "CURRENT").exists() else vars(read_current(path))
-    digest = write_folder(versions / str(number), {**manifest, "parent": parent}, tensors)
-    _publish(path, Current(number, digest), is_new=True)
-    return number
+    number = max((int(p.name) for p in versions.iterdir() if p.name.isdigit()), default=0)
+    written: list[Current] = []
+    try:
+        for manifest, tensors in made:
+            parent = written[-1] if written else None if root else onto
+            number += 1
+            content = {**manifest, "parent": None if parent is None else vars(parent)}
+            written.append(Current(number, write_folder(versions / str(number), content, tensors)))
+        _publish(held, written[-1], onto, is_new=True)
+    except BaseException:
+        if current_or_none(held.inside) not in written:  # no reader has ever seen them
+            for one in written:
+                shutil.rmtree(one.folder(held.inside), ignore_errors=True)
+        raise
+    return written[-1]
 
 
-def _publish(path: Path, one: Current, *, is_new: bool) -> None:
-    """Make a version current; if that fails, the one before is current again, and a new one is removed."""
+def _check_onto(held: files.Held, onto: Current | None) -> None:
+    """Refuse to write on top of another version than `onto`: what somebody else has written would be lost."""
+    now = current_or_none(held.inside)
+    if now != onto:
+        raise StaleError(
+            f"{held.path} is {now or 'empty'} now, and what is to be written was made from "
+            f"{onto or 'no version of it'}: nothing was written, so that nothing of either is lost. To learn the task "
+            "on top of what is there, add --onto latest to `protodrift learn`; in Python load the model again, learn "
+            f"and save. save(path, onto={now.version if now else 0}) writes on top of it all the same."
+        )
+    held.check()
+
+
+def _publish(held: files.Held, one: Current, onto: Current | None, *, is_new: bool) -> None:
+    """Make a version current in place of `onto`; if that fails, that one is current again, and a new one is removed."""
+    path = held.inside
     current = path / "CURRENT"
     before = current.read_bytes() if current.exists() else None
     try:
         files.sync_directory(path / "versions")
+        _check_onto(held, onto)
         files.replace_file(current, one.to_bytes())
     except BaseException:
         # The last sync can fail after CURRENT was replaced. An error must mean that nothing changed: put it back.
@@ -281,7 +347,7 @@ def undo(path: str | Path) -> tuple[int, int]:
     path = Path(path)
     read_current(path)
     try:
-        with files.locked(path):
+        with files.locked(path) as held:
             current = read_current(path)
             parent = _parent(path, current)
             if parent is None:
@@ -292,14 +358,39 @@ def undo(path: str | Path) -> tuple[int, int]:
             if not parent.folder(path).is_dir():
                 raise ModelFileError(f"nothing to undo: version {parent.version} of {path} was not kept.")
             read_version(path, parent)  # never go back to what is damaged
-            _publish(path, parent, is_new=False)
+            _publish(held, parent, current, is_new=False)
             # It is undone: what cannot be removed now, the next writer removes.
             with contextlib.suppress(OSError, ModelFileError):
-                _remove(current.folder(path))
+                _remove(current.folder(held.inside))
                 remove_unreachable(path)
             return current.version, parent.version
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+class Origins(dict[str, Current]):
+    """Which version of each model directory a classifier was read from, or was last written as."""
+
+    def after(self, path: str | Path, one: Current) -> Origins:
+        """Return the same, and that what will be written next to `path` is made from this version."""
+        return Origins({**self, str(Path(path).resolve()): one})
+
+    def onto(self, path: str | Path, chosen: int | None = None) -> Current | None:
+        """Return the version that a classifier may be written on top of: the one it knows there, or that was chosen.
+
+        Of a directory that it does not know, such as a copy, it is the current version if the classifier was made from
+        it somewhere else; None: there may be no version yet.
+
+        Raises:
+            StaleError: if another one than the chosen version is current.
+        """
+        path = Path(path)
+        now = current_or_none(path)
+        if chosen is None:
+            return self.get(str(path.resolve()), now if now in self.values() else None)
+        if chosen != (now.version if now else 0):
+            raise StaleError(f"{path} is {now or 'empty'} now, not version {chosen}. Nothing was written.")
+        return now
 
 
 # -- removing ---------------------------------------------------------------------------------------------------------

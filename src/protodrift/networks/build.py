@@ -15,9 +15,10 @@ from torch import nn
 from ..common import seeding
 from ..data.arrays import InputSpec
 from ..errors import InputError, did_you_mean
-from .backbones import efficientnet_lite, resnet, small, vgg
+from .backbones import efficientnet_lite, patches, resnet, small, vgg
 from .embedder import Embedder, evaluating
-from .weights import ORIGINS, announce, find_weights, load_backbone_weights, pixel_statistics
+from .standardize import Standardization, choose_statistics
+from .weights import ORIGINS, announce, find_weights, load_backbone_weights
 
 if TYPE_CHECKING:
     from ..objectives import Objective
@@ -31,6 +32,7 @@ _IMAGE_BACKBONES: dict[str, Callable[[int], tuple[nn.Module, int]]] = {
     "vgg16": vgg.vgg16,
     **{f"efficientnet-lite{v}": partial(efficientnet_lite.efficientnet_lite, v) for v in range(5)},
     "convnet": small.convnet,
+    **{f"patches-{filters}": partial(patches.patches, filters) for filters in (100, 400, 1600, 4000)},
 }
 _VECTOR_BACKBONES: dict[str, Callable[[int], tuple[nn.Module, int]]] = {"mlp": small.mlp}
 
@@ -89,6 +91,7 @@ def build_embedder(
     weights: str | Path | None = None,
     seed: int = 0,
     crop: int | None = None,
+    standardize: Standardization = "auto",
 ) -> Embedder:
     """Make an embedding network with seeded initial weights.
 
@@ -101,6 +104,7 @@ def build_embedder(
             Weights with a published preprocessing bring their pixel statistics along.
         seed: of the initial weights.
         crop: side of the deterministic center view; None: the whole image.
+        standardize: by what inputs are standardized, see `networks.standardize.Standardization`.
     """
     spec = _seen(spec, crop)
     with seeding.global_seed(seed, "initial weights"):
@@ -121,9 +125,8 @@ def build_embedder(
             load_backbone_weights(module, file.path)
             announce(file)
         network = Embedder(module, features, spec, embedding_dim, normalize, crop)
-        pixels = pixel_statistics(name, weights, spec)
-        if pixels is not None:
-            network.standardize.fix(*pixels)
+        own = "" if name else type(module).__name__
+        choose_statistics(network.standardize, standardize, spec, module=own, name=name, weights=weights)
     return prepare(network)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..common import seeding
+from ..common.modes import own_modes
 from ..data.arrays import InputSpec
 from ..errors import InputError
 from .folding import folded
@@ -28,16 +32,23 @@ class Standardize(nn.Module):
         shape = (spec.shape[0], 1, 1) if spec.is_image else spec.shape
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("std", torch.ones(shape))
-        self.fixed = False
+        self.fixed, self.note = False, ""
 
-    def fix(self, mean: torch.Tensor, std: torch.Tensor) -> None:
-        """Take given statistics, (C,) or (D,) each, and keep them: those that pretrained weights were trained with."""
+    def fix(self, mean: torch.Tensor, std: torch.Tensor, note: str = "") -> None:
+        """Take given statistics, (C,) or (D,) each, and keep them: those that pretrained weights were trained with.
+
+        Args:
+            mean, std: the statistics.
+            note: what the user should know about that; logged when the first images come.
+        """
         self.mean.copy_(mean.view_as(self.mean))
         self.std.copy_(std.view_as(self.std))
-        self.fixed = True
+        self.fixed, self.note = True, note
 
     def fit(self, inputs: torch.Tensor) -> None:
         """Take mean and standard deviation from (N, C, H, W) images or (N, D) vectors, unless they are fixed."""
+        if self.note:
+            logging.getLogger("protodrift").info(self.note)
         if self.fixed:
             return
         dims = (0, 2, 3) if inputs.ndim == 4 else (0,)
@@ -85,9 +96,18 @@ class Embedder(nn.Module):
         self.standardize = Standardize(spec)
         self.backbone = backbone
         self.head = nn.Identity() if embedding_dim is None else nn.Linear(feature_dim, embedding_dim)
+        self.feature_dim = feature_dim
         self.embedding_dim = feature_dim if embedding_dim is None else embedding_dim
         self.normalize = normalize
         self.heads = nn.ModuleList()  # one per task, for objectives that classify; metric objectives have none
+
+    def begin(self, images: torch.Tensor, seed: int) -> None:
+        """Take from the first task's images what training does not: pixel statistics, and a backbone's own filters."""
+        self.standardize.fit(images)
+        if getattr(self.backbone, "learns_from_first_images", False):
+            with torch.no_grad():
+                parts = (self.view(part) for part in images.split(256))
+                self.backbone.fit(parts, seeding.generator(seed, "patches"))  # type: ignore[operator]
 
     def view(self, x: torch.Tensor) -> torch.Tensor:
         """Return what the backbone sees of x: its center if it is larger than `crop`, standardized."""
@@ -113,6 +133,15 @@ class Embedder(nn.Module):
         """Return the pooled features of feature maps: `from_maps(feature_maps(x))` is `features(x)`."""
         out: torch.Tensor = self.backbone.from_maps(maps)  # type: ignore[operator]
         return out
+
+    def pooled(self) -> Embedder:
+        """Return this network without its embedding head: its z are the pooled features. All weights are shared."""
+        if isinstance(self.head, nn.Identity):
+            return self
+        network = copy.copy(self)
+        network._modules = {**self._modules, "head": nn.Identity()}
+        network.embedding_dim = self.feature_dim
+        return network
 
     def logits(self, z: torch.Tensor) -> list[torch.Tensor]:
         """Return the output of every classification head for embeddings z, (N, classes of its task) each."""
@@ -197,7 +226,7 @@ def embed_in_parts(
     size = batch_size or cache_sized(images.shape[1:], network.crop, device)
     run: nn.Module = folded(network) if fold and len(images) >= _WORTH_FOLDING else network
     for some in images.split(rows):
-        with evaluating(network), torch.inference_mode():
+        with own_modes(), evaluating(network), torch.inference_mode():
             parts = [run(laid_out(part, device)) for part in some.split(size)]
             z = torch.cat(parts).cpu()  # once: each copy to the CPU waits for the device
         yield z.clone()  # a normal tensor: inference tensors cannot be saved for backward

@@ -15,6 +15,7 @@ from .metric import (
     triplet_loss,
     valid_triplets,
 )
+from .rotations import RotatedSoftmax, turned
 from .softmax import SigmoidHeads, Softmax, sigmoid_losses, softmax_losses
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "MetricLoss",
     "MultiSimilarity",
     "Objective",
+    "RotatedSoftmax",
     "SigmoidHeads",
     "Softmax",
     "Triplet",
@@ -37,5 +39,6 @@ __all__ = [
     "sigmoid_losses",
     "softmax_losses",
     "triplet_loss",
+    "turned",
     "valid_triplets",
 ]

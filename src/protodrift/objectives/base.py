@@ -63,10 +63,16 @@ class Objective(Config, ABC):
         grow           add what the network needs for more classes
         start_task     prepare the network in training for a task
         draw           draw what the loss of a batch needs by chance
+        shown          change the images and targets of a batch by what was drawn
+        merge          undo what `start_task` did to the network
+        replaces_head  whether `merge` leaves another head than the one that was trained
     """
 
     classifies: ClassVar[bool] = False
     """Whether it classifies with heads on the backbone's pooled features (else: it trains an embedding)."""
+
+    replaces_head: ClassVar[bool] = False
+    """Whether `merge` leaves another head than the one that was trained: no path of its weights can be followed."""
 
     @property
     def spans_tasks(self) -> bool:
@@ -86,6 +92,23 @@ class Objective(Config, ABC):
         It is called once for every batch, in order, also where another process computes the batch: draws must depend
         on `targets` and `generator` only.
         """
+
+    def shown(
+        self, network: Network, images: torch.Tensor, targets: torch.Tensor, drawn: Any, own: slice
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the images and targets that a step is trained with; by default those of the batch.
+
+        Args:
+            network: the network in training.
+            images: (n, ...) views of some images of the batch.
+            targets: (N,) classes of the whole batch.
+            drawn: what was drawn for the whole batch.
+            own: which images of the batch these are; all of them, unless there are several ranks.
+        """
+        return images, targets
+
+    def merge(self, network: Network) -> None:
+        """Undo what `start_task` did to the network beside growing it, after the last step."""
 
     @abstractmethod
     def missing_signal(self, targets: torch.Tensor) -> str:

@@ -1,16 +1,16 @@
-"""Rebalance's classifier: cosine heads under one softmax (Hou et al., "Learning a Unified Classifier Incrementally via
-Rebalancing", CVPR 2019)."""
+"""Cosine heads: those of Rebalance, under one softmax (Hou et al., "Learning a Unified Classifier Incrementally via
+Rebalancing", CVPR 2019), or one softmax for each task."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..common.config import number
+from ..common.config import flag, number, one_of
 from .base import Held, Network, Step, Task
 from .softmax import Heads, softmax_losses
 
@@ -60,14 +60,20 @@ class CosineHead(nn.Module):
     """z -> eta <z / |z|, w_c / |w_c|>, (N, D) -> (N, classes); eta is one parameter, tied between all heads.
 
     A tied parameter is in `parameters()` once, and in the state dict under the name of every head with the same value,
-    so that a network's heads can be grown, copied, saved and loaded like any others.
+    so that a network's heads can be grown, copied, saved and loaded like any others. An eta that is not learned is a
+    buffer of each head.
     """
 
-    def __init__(self, features: int, classes: int, eta: nn.Parameter) -> None:
+    eta: torch.Tensor
+
+    def __init__(self, features: int, classes: int, eta: torch.Tensor) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(classes, features))
         nn.init.uniform_(self.weight, -(features**-0.5), features**-0.5)
-        self.eta = eta
+        if isinstance(eta, nn.Parameter):
+            self.eta = eta
+        else:
+            self.register_buffer("eta", eta.clone())
 
     def cosines(self, z: torch.Tensor) -> torch.Tensor:
         """Return the cosine of each embedding with each class embedding w_c, (N, D) -> (N, classes)."""
@@ -80,7 +86,7 @@ class CosineHead(nn.Module):
 
 @dataclass(frozen=True)
 class CosineHeads(Heads):
-    """Cross-entropy over the classes of ALL heads, p(c | x) = softmax_c(eta cos(z, w_c)), with a learned scale eta.
+    """Cross-entropy over the classes of all heads, or of the task's own, p(c | x) = softmax_c(eta cos(z, w_c)).
 
     New classes begin with imprinted weights: w_c is the direction of the mean of z / |z| over their images by the OLD
     network, with the average length of the old classes' weights. Rebalance is this objective with `LessForget`,
@@ -89,29 +95,49 @@ class CosineHeads(Heads):
 
     Args:
         scale: eta before the first task. The paper does not print it; its code starts at 1, with steps of 0.1 (SGD).
+        over: "all": one softmax over the classes of all heads (Rebalance); "head": each task is a softmax of its own,
+            and trains its own head only.
+        learned: whether eta is trained, else it stays `scale`.
+        imprint: which tasks' new classes begin with imprinted weights: "later" ones, as in Rebalance, or "all". Before
+            the first task weights have the length 1, and only a network that brings features has something to say.
     """
 
     scale: float = 10.0  # with Adam's small steps eta hardly moves: at 1 two classes cannot pass p = 0.88
-    rules: ClassVar = {"scale": number(above=0)}
+    over: Literal["all", "head"] = "all"
+    learned: bool = True
+    imprint: Literal["later", "all"] = "later"
+    rules: ClassVar = {
+        "scale": number(above=0),
+        "over": one_of("all", "head"),
+        "learned": flag,
+        "imprint": one_of("later", "all"),
+    }
+
+    @property
+    def spans_tasks(self) -> bool:
+        """A head of its own cannot answer for the classes of other heads."""
+        return self.over == "all"
 
     def grow(self, network: Network, classes: int) -> None:
         """Add a cosine head for the new classes, with the eta of the heads that are there."""
-        eta = next((head.eta for head in _cosine_heads(network)), nn.Parameter(torch.tensor(self.scale)))
+        first = torch.tensor(self.scale)
+        eta = next((head.eta for head in _cosine_heads(network)), nn.Parameter(first) if self.learned else first)
         network.heads.append(CosineHead(network.embedding_dim, classes, eta).to(next(network.parameters())))
 
     def start_task(self, network: Network, task: Task, classes: int) -> None:
-        """Grow, and from the second task on imprint the new classes' weights."""
+        """Grow, and imprint the new classes' weights."""
         self.grow(network, classes)
         *old, new = _cosine_heads(network)
-        if old:
-            weights = torch.cat([head.weight.detach() for head in old])
-            added = task.targets >= len(weights)
-            z, targets = task.embed(task.images[added]), task.targets[added] - len(weights)
+        if old or self.imprint == "all":
+            known = sum(len(head.weight) for head in old)
+            weights = torch.cat([head.weight.detach() for head in old]) if old else new.weight.new_ones(1, 1)
+            added = task.targets >= known
+            z, targets = task.embed(task.images[added]), task.targets[added] - known
             new.weight.data.copy_(imprinted_weights(z, targets, classes, weights))
 
     def single_losses(self, step: Step) -> torch.Tensor:
         """Return -log p(y_i | x_i), (N,)."""
-        return softmax_losses(step.logits, step.targets)
+        return softmax_losses(step.logits, step.targets, self.over)
 
     def held(self, step: Step) -> Held:
         """The logits of all old classes, one softmax."""

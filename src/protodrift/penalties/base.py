@@ -23,6 +23,17 @@ Reduce = Callable[[Tensors], Tensors]
 IMPORTANCE_BATCH = 32  # Sec. 5: gamma 1e7 and 1e6 belong to importances measured on mini-batches of 32
 
 
+def trainable(network: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the weights that are trained, by name: what `requires_grad=False` freezes needs no importance.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> _ = layer.weight.requires_grad_(False)
+    >>> list(trainable(layer))
+    ['bias']
+    """
+    return {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+
+
 class Step(Answers, Protocol):
     """What a penalty sees of one batch on its way through the network."""
 
@@ -116,7 +127,8 @@ class Penalty(Config, ABC):
     """What is added to the objective, L = L_ML + gamma * L_C (Eq. 7), from the second task on.
 
     Configuration only. What a penalty must remember are named tensors: `start_task` gets what `end_task` returned after
-    the task before; what it returns is the task's `state`, given to `penalty`, `after_step` and `end_task`.
+    the task before; what it returns is the task's `state`, given to `penalty`, `after_step` and `end_task`. Tensors of
+    the state that need a gradient are trained along with the network, by the same optimizer (`FeatureDistillation`).
 
     Required is `penalty`. The optional hooks are
 
@@ -155,6 +167,8 @@ class Penalty(Config, ABC):
             context: the task's images, and the old network.
             penalty_state: what `end_task` returned after the task before; empty before the second task.
             network: the network about to be trained; it may be reparametrized here if `merge` undoes it.
+
+        Random numbers come from torch's global generator, which is seeded for this task.
         """
         return penalty_state
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..common.config import flag, number, one_of
-from .base import IMPORTANCE_BATCH, Context, Reduce, Tensors
+from .base import IMPORTANCE_BATCH, Context, Reduce, Tensors, trainable
 from .gradients import image_gradients, mean_squared_gradients
 from .importance import Importance
 
@@ -56,7 +56,7 @@ class EWC(Importance):
     def end_task(self, context: Context, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Measure F; a task of one class has no loss to measure it with, so what was known before it stays."""
         if context.missing_signal():
-            zeros = {name: torch.zeros_like(weight) for name, weight in context.network.named_parameters()}
+            zeros = {name: torch.zeros_like(weight) for name, weight in trainable(context.network).items()}
             return {**zeros, **penalty_state}
         return super().end_task(context, penalty_state, state)
 

@@ -12,19 +12,20 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from .base import Reduce, Tensors
+from .base import Reduce, Tensors, trainable
 
 _CHUNK_ELEMENTS = 2**26  # per-image gradients held at once: 256 MB of float32
 
 
 def mean_squared_gradients(network: nn.Module, losses: Iterable[torch.Tensor], reduce: Reduce | None = None) -> Tensors:
-    """Return the mean over scalar `losses` of (d loss / d theta)^2, for each weight by name, on the CPU."""
-    names, weights = zip(*network.named_parameters(), strict=True)
+    """Return the mean over scalar `losses` of (d loss / d theta)^2, for each trainable weight by name, on the CPU."""
+    named = trainable(network)
+    names, weights = list(named), list(named.values())
     sums = [torch.zeros_like(weight) for weight in weights]
     count = 0
     for loss in losses:
         count += 1
-        if not loss.requires_grad:  # no valid triplet in this batch: its gradient is zero
+        if not loss.requires_grad or not weights:  # no valid triplet in this batch: its gradient is zero
             continue
         gradients = torch.autograd.grad(loss, weights, allow_unused=True, retain_graph=True)
         for total, gradient in zip(sums, gradients, strict=True):
@@ -40,7 +41,7 @@ def image_gradients(
     measure: Callable[[torch.Tensor], torch.Tensor],
     reduce: Reduce | None = None,
 ) -> Tensors:
-    """Return mean_i measure(d f(x_i) / d theta) over single images, for each weight by name, on the CPU.
+    """Return mean_i measure(d f(x_i) / d theta) over single images, for each trainable weight by name, on the CPU.
 
     The gradients of a chunk of images are one vectorized call. In a loop, each would go back through its whole batch.
 
@@ -54,7 +55,9 @@ def image_gradients(
     Raises:
         RuntimeError: if torch.func cannot vectorize f.
     """
-    weights = {name: weight.detach() for name, weight in network.named_parameters()}
+    weights = {name: weight.detach() for name, weight in trainable(network).items()}
+    if not weights:
+        return {}
     buffers = dict(network.named_buffers())
     device = next(iter(weights.values())).device
     whole = _Function(network, function)

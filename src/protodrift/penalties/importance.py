@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import ImportanceWarning, InputError
-from .base import Context, Penalty, Step, Tensors
+from .base import Context, Penalty, Step, Tensors, trainable
 
 Named = Mapping[str, torch.Tensor]
 
@@ -55,11 +55,11 @@ class Importance(Penalty):
 
     @abstractmethod
     def importance(self, context: Context) -> Tensors:
-        """Return I_p >= 0 for every parameter, by name, on the CPU."""
+        """Return I_p >= 0 for every trainable weight, by name, on the CPU."""
 
     def start_task(self, context: Context, penalty_state: Tensors, network: nn.Module) -> Tensors:
-        """Check that there is an importance for every weight of the old network (a new head has none)."""
-        missing = [name for name, _ in context.network.named_parameters() if name not in penalty_state]
+        """Check that there is an importance for every trainable weight of the old network (a new head has none)."""
+        missing = [name for name in trainable(context.network) if name not in penalty_state]
         if missing:
             raise InputError(
                 f"{type(self).__name__} needs importances measured after the task before, but this model has none: it "

@@ -72,13 +72,22 @@ class LwF(Penalty):
         reading: of Eq. 4. "paper": the norm, mean over the images of a batch; "released": 1/2 the sum of squares over
             batch and dimensions, as the paper's code computes it.
         temperature: of softmax heads; 2 as in Li and Hoiem.
+        over: of softmax heads. "head": a softmax for each head, where the objective has one for each; "all": one over
+            the classes of all old heads. LwF(gamma=10, over="all") is the distillation of the field's later methods
+            (SDC's own authors' re-runs, ADC, LDC, DPCR): -10 mean_i sum_c p_old(c | x_i) log p(c | x_i) at T = 2.
     """
 
     asks_old_network: ClassVar[bool] = True
     gamma: float = 1.0
     reading: Reading = "paper"
     temperature: float = 2.0
-    rules: ClassVar = {"gamma": number(0), "reading": one_of("paper", "released"), "temperature": number(above=0)}
+    over: Literal["head", "all"] = "head"
+    rules: ClassVar = {
+        "gamma": number(0),
+        "reading": one_of("paper", "released"),
+        "temperature": number(above=0),
+        "over": one_of("head", "all"),
+    }
 
     def penalty(self, step: Step, state: Tensors) -> torch.Tensor:
         """Return L_LwF of the batch."""
@@ -88,4 +97,6 @@ class LwF(Penalty):
         pairs = list(zip(held.now, held.old, strict=True))
         if held.kind == "embeddings":
             return torch.stack([alignment_loss(z, z_old, self.reading) for z, z_old in pairs]).sum()
+        if self.over == "all":
+            pairs = [(torch.cat(held.now, dim=1), torch.cat(held.old, dim=1))]
         return torch.stack([distillation_loss(now, old, self.temperature) for now, old in pairs]).sum()

@@ -167,6 +167,8 @@ def rotate(network: nn.Module, rotations: Tensors) -> None:
 def measure_rotations(context: Context) -> Tensors:
     """Return U1, (I, I), and U2, (O, O), of every layer that is rotated, as "U1:<layer>" and "U2:<layer>"."""
     layers = rotatable(context.network)
+    if not layers:  # all of them frozen, or of other kinds: what is left is plain EWC
+        return {}
     sides = {f"{end}:{name}": layer.weight.shape[at] for name, layer in layers.items() for end, at in _ENDS}
     covariance: Tensors = {}
 

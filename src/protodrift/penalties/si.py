@@ -10,7 +10,7 @@ from torch import nn
 
 from ..common.config import number, one_of
 from ..errors import InputError
-from .base import Context, Penalty, Step, Tensors
+from .base import Context, Penalty, Step, Tensors, trainable
 from .importance import quadratic_penalty
 
 
@@ -68,14 +68,14 @@ class SI(Penalty):
 
     def start_task(self, context: Context, penalty_state: Tensors, network: nn.Module) -> Tensors:
         """Begin the path: omega = 0, start = before = theta; `Omega` is what was kept (a new head has none)."""
-        old = [name for name, _ in context.network.named_parameters()] if context.task > 1 else []
+        old = list(trainable(context.network)) if context.task > 1 else []
         if any(name not in penalty_state for name in old):
             raise InputError(
                 "SI needs the path of every task, but this model learned the task before without it. Use this penalty "
                 "from the first task on."
             )
         state = {f"Omega:{name}": penalty_state[name] for name in old}
-        for name, theta in network.named_parameters():
+        for name, theta in trainable(network).items():
             state[f"omega:{name}"] = torch.zeros_like(theta)
             state[f"start:{name}"] = theta.detach().clone()
             state[f"before:{name}"] = theta.detach().clone()
@@ -90,7 +90,7 @@ class SI(Penalty):
     @torch.no_grad()
     def after_step(self, step: Step, state: Tensors) -> None:
         """Add this step to the path: omega_p -= g_p (theta_p - theta_p before the step)."""
-        for name, theta in step.network.named_parameters():
+        for name, theta in trainable(step.network).items():
             if theta.grad is None:  # it had no part in this step, and did not move
                 continue
             gradient, before = theta.grad, state[f"before:{name}"].to(theta.device)
@@ -104,7 +104,7 @@ class SI(Penalty):
     def end_task(self, context: Context, penalty_state: Tensors, state: Tensors) -> Tensors:
         """Return Omega_p of every weight; a task that trained nothing (`state` is empty) adds nothing."""
         result = {}
-        for name, theta in context.network.named_parameters():
+        for name, theta in trainable(context.network).items():
             omega = penalty_state.get(name, torch.zeros_like(theta, device="cpu"))
             if f"omega:{name}" in state:
                 moved = theta - state[f"start:{name}"].to(theta.device)

@@ -9,10 +9,9 @@ import torch
 
 from ..common.covariance import Covariance, Tensors
 from ..common.labels import Label
+from ..common.scatter import class_sums
 from ..common.sums import Sums
 from . import covariance as class_statistics
-
-_AT_ONCE = 2048  # rows
 
 
 def class_means(z: torch.Tensor, targets: torch.Tensor, count: int) -> torch.Tensor:
@@ -53,10 +52,7 @@ class ClassSums(Sums):
         """Return the sums over (N, D) embeddings of classes (N,) in 0..K-1, K = count; N may be 0."""
         if z.ndim != 2 or len(z) != len(targets):
             raise ValueError(f"z must be (N, D) with N targets, got {tuple(z.shape)} and {tuple(targets.shape)}")
-        sums = torch.zeros(count, z.shape[1], dtype=torch.float64)
-        for some, of in zip(z.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):  # z may be a file beyond memory
-            sums.index_add_(0, of, some.double())
-        return ClassSums(torch.bincount(targets, minlength=count), sums)
+        return ClassSums(torch.bincount(targets, minlength=count), class_sums(z, targets, count))
 
     def merge(self, other: ClassSums) -> ClassSums:
         """Return the sums over both sets of images."""

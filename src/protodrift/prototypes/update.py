@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 
 from ..common.covariance import dense, form_of
 from ..common.labels import Label
+from ..common.transport import Transport
 from .covariance import refreshed
 from .store import ClassSums, Prototypes
-
-
-class Transport(Protocol):
-    """What moves prototypes into the new embedding space: a fitted drift estimator."""
-
-    def explain(self, prototypes: torch.Tensor, /) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return the moved prototypes, (K, D) -> (K, D), and named (K,) diagnostics."""
-        ...
-
-    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor, /) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return moved means and covariances, (K, D) and (K, D, D)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +52,11 @@ def compensate(old: Prototypes, fitted: Transport | None) -> tuple[Prototypes, D
         return old, DriftReport(old.labels, old.means, old.means)
     means, diagnostics = fitted.explain(old.means)
     form, statistics = form_of(old.statistics), old.statistics
-    if form is not None:
+    if form is not None and form.form == "shared":  # one matrix: not (K, D, D)
+        total = old.counts.sum().clamp(min=1)
+        moved = fitted.scatter(old.means, old.counts, total * old.statistics["shared"].double()) / total
+        statistics = {"shared": moved.to(old.means.dtype)}
+    elif form is not None:
         means, covariances = fitted.gaussians(old.means, dense(old.statistics, len(old)))
         statistics = form.shorten(covariances, old.counts)
     return old.moved_to(means, statistics), DriftReport(old.labels, old.means, means, diagnostics)

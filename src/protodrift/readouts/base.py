@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 
-from ..common.config import Config
+from ..common.config import Config, flag, number
 from ..common.covariance import Covariance, dense
 from ..common.covariance import Tensors as Tensors
+from ..common.finite import check_scores
 from ..common.sums import Sums
+from ..common.transport import Transport
 from ..errors import InputError
 
 SCORES_AT_ONCE = 2**25
 """Scores held at once where only the best class is asked for, n x K: 256 MB of float64."""
+
+_ANSWERS = ("left_out", "scores", "linear", "axes", "coordinates")
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,11 @@ class View:
     counts: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
 
     def parts(self, elements: int = SCORES_AT_ONCE) -> Iterator[View]:
-        """Yield the images in parts of so few that their (n, K) scores are at most `elements`, or one image.
+        """Yield the images in parts of so few that (n, K) scores and (n, D) copies have at most `elements`, or one.
 
         A view of every network is not cut: what it asks for belongs to all images.
         """
-        size = max(1, elements // max(1, len(self.prototypes)))
+        size = max(1, elements // max(1, *self.prototypes.shape))
         if len(self.z) <= size or self.z_of_task is not None:
             yield self
             return
@@ -80,11 +85,14 @@ class Readout(Config, ABC):
     - `space` and `space_name`: where prototypes are averaged and compared.
     - `keeps`: what is kept of every class beside its mean.
     - `learn`: what is learned from a finished task beside prototypes; `refreshed`, if a class can come again.
+    - `moved`: what was learned, after the network moved.
+    - `added`: what two models have learned apart, added up, so that they can be merged.
     - `sums` and `learn_sums`: the same for images that lie in pieces (on ranks). A read-out that learns and declares no
       sums still works there: the embeddings of all pieces are gathered.
     - `centers`: where prototypes are compared, if not where they are.
     - `linear`: the scores as a linear map, where they are one; then a model can be exported.
-    - `coordinates`: where distances say how sure an answer is.
+    - `axes` or `coordinates`: where distances say how sure an answer is.
+    - `left_out`: scores as if an image had never been seen, in closed form; otherwise a task is checked in folds.
     - `uses_prototypes`, `needs_heads`, `needs_every_network`: what it looks at.
     """
 
@@ -177,12 +185,80 @@ class Readout(Config, ABC):
         """
         return readout_state
 
+    def added(
+        self, readout_state: Tensors, other: Tensors, targets: torch.Tensor, classes: int, sign: int = 1
+    ) -> Tensors | None:
+        """Return what to keep of the images behind two states together, learned apart by the same network.
+
+        Images of a class that stands in both: `refreshed` is called after this, as it is after `learn`.
+
+        Args:
+            readout_state: what is kept of the images of some of the K classes.
+            other: what is kept of other images.
+            targets: (K',) where the other's classes are among the K; -1: it is none of them.
+            classes: K.
+            sign: -1: the images behind the other are among those behind the first, and are taken away.
+
+        Returns:
+            None: such states do not add up.
+        """
+        return readout_state if type(self).learn is Readout.learn else None
+
+    def moved(
+        self,
+        readout_state: Tensors,
+        fitted: Transport,
+        prototypes: torch.Tensor,
+        counts: torch.Tensor,
+        task: int,
+        seed: int,
+    ) -> Tensors:
+        """Return what to keep after the network moved, before `learn` sees the images of the task that moved it.
+
+        Args:
+            readout_state: what was kept before the task.
+            fitted: the drift estimator that moves the prototypes.
+            prototypes, counts: (K, D) and (K,) of the old classes, before they are moved.
+            task, seed: t and the run's seed.
+        """
+        return readout_state
+
+    def axes(self, view: View) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return `coordinates` as an affine map, (space(z) - center) @ axes; the images of the view are not looked at.
+
+        Returns:
+            center (D,) and axes (D, C) in float64; None: the identity.
+        """
+        return None
+
     def coordinates(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and prototypes where this read-out compares them by distance, (N, C) and (K, C).
 
         Calibration asks there how far an image is from the class it was given: by default in `space`.
         """
-        return self.space(view.z), view.prototypes
+        found = self.axes(view)
+        if found is None:
+            return self.space(view.z), view.prototypes
+        center, axes = found
+        return (self.space(view.z).double() - center) @ axes, (view.prototypes.double() - center) @ axes
+
+    def left_out(self, view: View, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return what is said of each image as if it had never been seen; None: there is no closed form for it.
+
+        Args:
+            view: of images that prototypes and `readout_state` were computed from, with the `counts` of all classes.
+            targets: (N,) their classes, each of two images or more.
+
+        Returns:
+            (N, K) scores, and (N, K) distances in `coordinates`.
+        """
+        return None
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether `left_out` belongs to these scores: a subclass may have changed the scores alone."""
+        at = {name: next(i for i, cls in enumerate(type(self).__mro__) if name in vars(cls)) for name in _ANSWERS}
+        return at["left_out"] == min(at.values()) and type(self).left_out is not Readout.left_out
 
     @abstractmethod
     def scores(self, view: View) -> torch.Tensor:
@@ -190,7 +266,45 @@ class Readout(Config, ABC):
 
     def predict(self, view: View) -> torch.Tensor:
         """Return the row of the best class for each image, (N,); all (N, K) scores never exist at once."""
-        return torch.cat([self.scores(part).argmax(dim=1) for part in view.parts()])
+        return torch.cat([check_scores(self, self.scores(part)).argmax(dim=1) for part in view.parts()])
+
+
+def powered(z: torch.Tensor, power: float) -> torch.Tensor:
+    """Return sign(z) |z|^power: for features that are never negative, Tukey's ladder of powers.
+
+    A square root draws in the few large activations that pooled features have, and makes a class more nearly Gaussian.
+    Of features of both signs, small ones are blown up: leave those at power 1.
+
+    >>> powered(torch.tensor([4.0, 0.0, -9.0]), 0.5)
+    tensor([ 2.,  0., -3.])
+    """
+    return z if power == 1 else z.sign() * z.abs() ** power
+
+
+@dataclass(frozen=True)
+class PoweredReadout(Readout):
+    """A read-out whose space is a power of the features.
+
+    Args:
+        tukey: z <- sign(z) |z|^tukey before anything is averaged; 1 leaves z, 0.5 is for features >= 0, as pooled ones.
+        unit: then z <- z / |z|.
+    """
+
+    _: KW_ONLY
+    tukey: float = 1.0
+    unit: bool = False
+    rules: ClassVar = {"tukey": number(above=0, high=1), "unit": flag}
+
+    @property
+    def space_name(self) -> str:
+        """The power, and whether length is one."""
+        names = [f"tukey {self.tukey:g}"] * (self.tukey != 1) + ["unit length"] * self.unit
+        return ", ".join(names) or "plain"
+
+    def space(self, z: torch.Tensor) -> torch.Tensor:
+        """Return sign(z) |z|^tukey, of unit length if that is asked for."""
+        z = powered(z, self.tukey)
+        return F.normalize(z, dim=1) if self.unit else z
 
 
 @dataclass(frozen=True)
@@ -203,14 +317,15 @@ class LinearReadout(Readout):
 
     def scores(self, view: View) -> torch.Tensor:
         """Return space(z) . w_k + b_k, (N, K); a class without a prototype gets -inf."""
-        weights, bias = self.linear(view)
-        return self.space(view.z).double() @ weights + bias
+        return torch.cat(list(self._scores(view)))
 
     def predict(self, view: View) -> torch.Tensor:
         """Return the row of the best class for each image, (N,); the map is solved for once."""
+        return torch.cat([check_scores(self, scores).argmax(dim=1) for scores in self._scores(view)])
+
+    def _scores(self, view: View) -> Iterator[torch.Tensor]:
         weights, bias = self.linear(view)
-        parts = (self.space(part.z).double() @ weights + bias for part in view.parts())
-        return torch.cat([scores.argmax(dim=1) for scores in parts])
+        return (self.space(part.z).double() @ weights + bias for part in view.parts())
 
 
 def present(prototypes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

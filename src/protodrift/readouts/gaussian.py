@@ -1,10 +1,10 @@
-"""Read-outs that know more of a class than its mean: Mahalanobis distance (FeCAM), Bayes, ridge classifier (DPCR)."""
+"""Read-outs with a covariance of every class: Mahalanobis distance (FeCAM), Bayes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from ..common.config import flag, number, one_of
 from ..common.covariance import Covariance
-from .base import LinearReadout, Readout, View, present
+from .base import PoweredReadout, View
 
 
 def squared_mahalanobis(z: torch.Tensor, means: torch.Tensor, covariances: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -63,28 +63,8 @@ def spherical_covariance(sigma: torch.Tensor, shrinkage: float) -> torch.Tensor:
     return shrunk
 
 
-def ridge_weights(means: torch.Tensor, scatter: torch.Tensor, counts: torch.Tensor, ridge: float) -> torch.Tensor:
-    """Return the weights of ridge regression to one-hot classes, from statistics alone.
-
-        W = (sum_k n_k (Sigma_k + mu_k mu_k') + lambda I)^-1 [n_k mu_k],   lambda = ridge * trace / D
-
-    Args:
-        means: (K, D) mu_k.
-        scatter: (D, D) sum_k n_k Sigma_k.
-        counts: (K,) n_k.
-        ridge: relative to the mean eigenvalue.
-
-    Returns:
-        (D, K).
-    """
-    gram = scatter + means.T @ (counts[:, None] * means)
-    gram.diagonal().add_(ridge * float(gram.trace()) / len(gram))
-    weights: torch.Tensor = torch.linalg.solve(gram, (counts[:, None] * means).T)
-    return weights
-
-
 @dataclass(frozen=True)
-class Mahalanobis(Readout):
+class Mahalanobis(PoweredReadout):
     """The class of the smallest Mahalanobis distance, with shrunk and normalized covariances (FeCAM, NeurIPS 2023).
 
     d_c(z) = (z - mu_c)' S_c^-1 (z - mu_c), S_c by `fecam_covariance`: correlations, so that classes of all sizes
@@ -95,45 +75,66 @@ class Mahalanobis(Readout):
     Args:
         gamma_1, gamma_2: the shrinkage.
         normalize: correlations in place of covariances, and z and mu_c of unit length.
-        tukey: z <- sign(z) |z|^tukey before anything is averaged; 1 leaves z (FeCAM: 0.5, for features >= 0).
         covariance: which form of the covariances is kept.
+        tukey, unit: the space, see `PoweredReadout` (FeCAM: tukey 0.5).
     """
 
     gamma_1: float = 1.0
     gamma_2: float = 1.0
     normalize: bool = True
-    tukey: float = 1.0
     covariance: Covariance = Covariance()
     stores: ClassVar[str] = "a prototype and a covariance for every class"
-    rules: ClassVar = {"gamma_1": number(0), "gamma_2": number(0), "normalize": flag, "tukey": number(above=0, high=1)}
+    rules: ClassVar = {**PoweredReadout.rules, "gamma_1": number(0), "gamma_2": number(0), "normalize": flag}
 
     @property
     def keeps(self) -> Covariance:
         """Covariances."""
         return self.covariance
 
-    @property
-    def space_name(self) -> str:
-        """Plain, or the power."""
-        return "plain" if self.tukey == 1 else f"tukey {self.tukey:g}"
-
-    def space(self, z: torch.Tensor) -> torch.Tensor:
-        """Return sign(z) |z|^tukey."""
-        return z if self.tukey == 1 else z.sign() * z.abs() ** self.tukey
-
     def scores(self, view: View) -> torch.Tensor:
         """Return negative Mahalanobis distances, (N, K), in float64; a class without a prototype gets -inf."""
-        z, means = self.space(view.z).double(), view.prototypes.double()
+        z, means = self.space(view.z).double(), self._centers(view)
         if self.normalize:
             z, means = F.normalize(z, dim=1), F.normalize(means, dim=1)
-        shrunk = (
-            fecam_covariance(sigma.double(), self.gamma_1, self.gamma_2, self.normalize) for sigma in _covariances(view)
-        )
-        return -squared_mahalanobis(z, means, shrunk)
+        return -squared_mahalanobis(z, means, self._shrunk(view))
+
+    def _centers(self, view: View) -> torch.Tensor:
+        return view.prototypes.double()
+
+    def _shrunk(self, view: View) -> Iterator[torch.Tensor]:
+        for sigma in _covariances(view):
+            yield fecam_covariance(sigma.double(), self.gamma_1, self.gamma_2, self.normalize)
 
 
 @dataclass(frozen=True)
-class Bayes(Readout):
+class FeCAM(Mahalanobis):
+    """`Mahalanobis` as FeCAM's authors release it (NeurIPS 2023), on pooled features that are never negative.
+
+    Beside the square root and the correlations: covariances over n - 1, shrunk twice, and the root of the mean feature
+    in place of the mean root. That mean is not kept; of z = sqrt(f) it is E f = mu^2 + diag Sigma, exactly. With
+    another power than 0.5 the mean power is taken, and where images have no spread the covariance is as `Mahalanobis`
+    has it. In the first task the released code compares with the weights of its cosine head instead.
+    """
+
+    _: KW_ONLY
+    tukey: float = 0.5
+
+    def _centers(self, view: View) -> torch.Tensor:
+        means = view.prototypes.double()
+        if self.tukey != 0.5:
+            return means
+        spread = torch.stack([sigma.diagonal().double() for sigma in view.covariances()])
+        return (means.square() + spread).sqrt()
+
+    def _shrunk(self, view: View) -> Iterator[torch.Tensor]:
+        counts = view.counts.tolist() if len(view.counts) else [0] * len(view.prototypes)
+        for sigma, n in zip(_covariances(view), counts, strict=True):
+            once = fecam_covariance(sigma.double() * (n / (n - 1) if n > 1 else 1.0), self.gamma_1, self.gamma_2, False)
+            yield fecam_covariance(once, self.gamma_1, self.gamma_2, self.normalize)
+
+
+@dataclass(frozen=True)
+class Bayes(PoweredReadout):
     """The class of the largest posterior under one Gaussian per class: quadratic discriminant analysis.
 
         score_c(z) = log pi_c - 1/2 log det S_c - 1/2 (z - mu_c)' S_c^-1 (z - mu_c),
@@ -146,13 +147,18 @@ class Bayes(Readout):
         shrinkage: toward a sphere of the same mean variance.
         prior: "equal", or "counts": as frequent as in training.
         covariance: which form of the covariances is kept.
+        tukey, unit: the space, see `PoweredReadout`.
     """
 
     shrinkage: float = 0.1
     prior: str = "equal"
     covariance: Covariance = Covariance()
     stores: ClassVar[str] = "a prototype and a covariance for every class"
-    rules: ClassVar = {"shrinkage": number(above=0, high=1), "prior": one_of("equal", "counts")}
+    rules: ClassVar = {
+        **PoweredReadout.rules,
+        "shrinkage": number(above=0, high=1),
+        "prior": one_of("equal", "counts"),
+    }
 
     @property
     def keeps(self) -> Covariance:
@@ -161,7 +167,7 @@ class Bayes(Readout):
 
     def scores(self, view: View) -> torch.Tensor:
         """Return log-posteriors up to a constant, (N, K), in float64; a class without a prototype gets -inf."""
-        z, means = view.z.double(), view.prototypes.double()
+        z, means = self.space(view.z).double(), view.prototypes.double()
         counts = view.counts.tolist() if self.prior == "counts" else [1] * len(means)
 
         def shrunk() -> Iterator[torch.Tensor]:  # twice, one after another: all of them may take much memory
@@ -170,45 +176,6 @@ class Bayes(Readout):
         log_det = torch.stack([torch.linalg.slogdet(sigma).logabsdet for sigma in shrunk()])
         log_prior = torch.tensor([math.log(n) if n else -math.inf for n in counts], dtype=torch.float64)
         return log_prior - 0.5 * (log_det + squared_mahalanobis(z, means, shrunk()))
-
-
-@dataclass(frozen=True)
-class RidgeClassifier(LinearReadout):
-    """A linear classifier that needs only means, covariances and counts: the ridge head of DPCR.
-
-        W = (sum_c n_c (Sigma_c + mu_c mu_c') + lambda I)^-1 [n_c mu_c],   score_c(z) = z . w_c
-
-    On means and covariances that were never moved, this is ridge regression to one-hot classes over all images ever
-    seen. lambda = ridge * trace / D.
-
-    Args:
-        ridge: relative to the mean eigenvalue.
-        normalize: every w_c of unit length, so that no class wins by its size.
-        covariance: which form is kept. The sum is all that matters, so one "shared" covariance says as much, as long
-            as nothing moves.
-    """
-
-    ridge: float = 1e-2
-    normalize: bool = True
-    covariance: Covariance = Covariance("shared")
-    stores: ClassVar[str] = "a prototype for every class, and covariances"
-    rules: ClassVar = {"ridge": number(above=0), "normalize": flag}
-
-    @property
-    def keeps(self) -> Covariance:
-        """Covariances."""
-        return self.covariance
-
-    def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return W; b is 0, or -inf for a class without a prototype."""
-        means, bias = present(view.prototypes.double())
-        counts = view.counts.double() * (bias == 0)
-        if "shared" in view.statistics:
-            scatter = counts.sum() * view.statistics["shared"].double()
-        else:
-            scatter = torch.einsum("k,kde->de", counts, view.covariances().double())
-        weights = ridge_weights(means, scatter, counts, self.ridge)
-        return F.normalize(weights, dim=0) if self.normalize else weights, bias
 
 
 def _covariances(view: View) -> Iterator[torch.Tensor]:

@@ -71,6 +71,16 @@ class NearestClassMean(Readout):
         means, bias = present(self.centers(view.prototypes))
         return 2 * means.T, bias - means.square().sum(dim=1)
 
+    def left_out(self, view: View, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return scores and distances without each image: its own class has the mean (n mu - z) / (n - 1)."""
+        z, n, rows = self.space(view.z), view.counts[targets, None], torch.arange(len(view.z))
+        own = (n * view.prototypes[targets] - z) / (n - 1)
+        to_centers = squared_distances(z, self.centers(view.prototypes))
+        to_means = squared_distances(z, view.prototypes)
+        to_centers[rows, targets] = (z - self.centers(own)).square().sum(dim=1)
+        to_means[rows, targets] = (z - own).square().sum(dim=1)
+        return -to_centers, to_means.sqrt()
+
 
 @dataclass(frozen=True)
 class NearestExemplarMean(NearestClassMean):

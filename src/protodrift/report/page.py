@@ -66,7 +66,8 @@ def require_charts() -> None:
     import_module(".charts", __package__)
 
 
-def _template(name: str) -> Template:
+def template(name: str) -> Template:
+    """Return one of the templates that lie beside this module; what is put into it is escaped."""
     require_charts()  # Jinja comes with altair
     import jinja2
     from markupsafe import Markup
@@ -91,7 +92,7 @@ def results_table(summaries: Summaries) -> str:
     """
     bounds = any(one.is_upper_bound for one in summaries.values())
     told = {"columns": columns(summaries), "seeds": has_seeds(summaries), "bounds": bounds}
-    return _template("table.html").render(summaries=summaries, **told)
+    return template("table.html").render(summaries=summaries, **told)
 
 
 def render(
@@ -109,10 +110,10 @@ def render(
     Raises:
         InputError: if what makes pages is not installed.
     """
-    template = _template("page.html")
+    page = template("page.html")
     from .charts import javascript, specification
 
-    return template.render(
+    return page.render(
         title=title,
         intro=intro,
         sections=sections,

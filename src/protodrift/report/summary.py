@@ -12,7 +12,7 @@ import numpy as np
 
 from ..common.config import decode
 from ..common.labels import Label
-from ..errors import InputError, RunError
+from ..errors import InputError, RunError, UnknownPartError
 from ..methods import Method
 from .paper import paper_table
 
@@ -163,6 +163,8 @@ def _of_document(document: Document, label: str) -> list[Summary]:
             entries.setdefault(str(entry["method"]), []).append(entry)
         table = str(document.get("table", ""))
         return [_summary(name, own, label, tasks, table) for name, own in entries.items()]
+    except UnknownPartError as error:
+        raise RunError(f"{label} was made with a part that is not protodrift's own: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
         raise RunError(f"the results of {label} are damaged: {what}. Run the recipe again.") from None

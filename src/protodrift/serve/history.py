@@ -84,27 +84,40 @@ def _steps_of(path: Path, current: versions.Current) -> tuple[Step, ...]:
     return (own, before) if before.labels else (own,)
 
 
-def drift_map(steps: list[Step], state: LearnerState) -> dict[str, Any]:
-    """Return what the page draws: all steps in one plane, with the numbers of every class, as JSON.
+@dataclass(frozen=True)
+class Plane:
+    """A plane in the space of embeddings: (D,) a point of it, and (D, 2) two directions."""
+
+    center: torch.Tensor
+    directions: torch.Tensor
+
+    def places(self, z: np.ndarray | torch.Tensor) -> list[list[float] | None]:
+        """Return x, y for each of (N, D) embeddings; None where they are not finite."""
+        flat = ((torch.as_tensor(z).double() - self.center) @ self.directions).numpy()
+        return [[round(float(value), 5) for value in at] if np.isfinite(at).all() else None for at in flat]
+
+
+def drift_map(steps: list[Step], state: LearnerState) -> tuple[Plane, dict[str, Any]]:
+    """Return the plane, and what the page draws: all steps in it, with the numbers of every class, as JSON.
 
     Lists with one value per class follow the order of `classes`; null: not there yet, or not known.
     """
     labels = state.prototypes.labels
     row_of = {label: row for row, label in enumerate(labels)}
     center, directions, share = main_plane(torch.cat([step.means for step in steps]))
+    plane = Plane(center, directions)
     numbers = {number: _numbers(state, number, row_of) for number in range(1, len(state.tasks) + 1)}
     drawn = []
     for step in steps:
-        places = ((step.means.double() - center) @ directions).numpy()
         x: list[float | None] = [None] * len(labels)
         y: list[float | None] = [None] * len(labels)
-        for label, place in zip(step.labels, places, strict=True):
+        for label, place in zip(step.labels, plane.places(step.means), strict=True):
             row = row_of.get(label)  # a class that was forgotten since has no place on the map
-            if row is not None and np.isfinite(place).all():
-                x[row], y[row] = (round(float(value), 5) for value in place)
+            if row is not None and place is not None:
+                x[row], y[row] = place
         moved, unsure = numbers.get(step.task, ([], []))
         drawn.append({"task": step.task, "x": x, "y": y, "moved": moved, "uncertainty": unsure})
-    return {
+    return plane, {
         "classes": list(labels),
         "learned_in": state.prototypes.tasks.tolist(),
         "images": state.prototypes.counts.tolist(),

@@ -22,19 +22,35 @@ class Prediction(BaseModel):
 
     file: str = Field(examples=["garden.jpg"])
     label: Label | None = Field(alias="class", description="null if unknown", examples=["robin"])
+    best: Label = Field(description="the likeliest class, also of an image that is unknown", examples=["robin"])
     unknown: bool = Field(description="whether it is probably none of the classes", examples=[False])
     novelty: float | None = Field(
-        description="how far from the class, over how far 95 % of its held-out images are; above 1: unknown",
+        description="how far from the class, over the limit that the unknown rate sets; above 1: unknown",
         examples=[0.62],
     )
     top: list[Ranked] = Field(description="the likeliest classes, the likeliest first")
+    place: list[float] | None = Field(description="x and y on the map", examples=[[0.12, -0.3]])
 
 
-class Predictions(BaseModel):
-    """Answers, all of one version of the model, in the order of the images."""
+class Unread(BaseModel):
+    """Why an image of a request has no answer; the others have one all the same."""
+
+    file: str = Field(examples=["notes.txt"])
+    error: str = Field(examples=["cannot be read as an image (not an image, or damaged)."])
+
+
+class Counted(BaseModel):
+    """How many images of a request have an answer. If none has, the request is refused."""
 
     version: int = Field(examples=[3])
-    predictions: list[Prediction]
+    answered: int = Field(examples=[2])
+    refused: int = Field(examples=[1])
+
+
+class Predictions(Counted):
+    """Answers, all of one version of the model, in the order of the images."""
+
+    predictions: list[Prediction | Unread]
 
 
 class Embedding(BaseModel):
@@ -44,11 +60,10 @@ class Embedding(BaseModel):
     embedding: list[float] = Field(examples=[[0.12, -0.08, 0.31]])
 
 
-class Embeddings(BaseModel):
+class Embeddings(Counted):
     """Embeddings, all of one version of the model: those of different versions must not be compared."""
 
-    version: int = Field(examples=[3])
-    embeddings: list[Embedding]
+    embeddings: list[Embedding | Unread]
 
 
 class Moved(BaseModel):
@@ -137,6 +152,43 @@ class Health(BaseModel):
     problem: str = Field(description="why a newer version is not served; empty if there is none", examples=[""])
 
 
+class Ready(BaseModel):
+    """Whether photos are answered in time."""
+
+    ready: bool = Field(examples=[True])
+    version: int = Field(examples=[3])
+    problem: str = Field(description="why they are not; empty if they are", examples=[""])
+
+
+class Change(BaseModel):
+    """A change of the model: photos of a class that are learned, or a version that is undone."""
+
+    number: int = Field(examples=[7])
+    what: str = Field(description="teach or undo", examples=["teach"])
+    label: Label | None = Field(alias="class", examples=["robin"])
+    images: int = Field(examples=[5])
+    state: str = Field(description="waiting, learning, done or failed", examples=["learning"])
+    epoch: int = Field(description="of the training; 0 of 0 where the network is left as it is", examples=[0])
+    epochs: int = Field(examples=[0])
+    version: int | None = Field(description="that the model is after it", examples=[4])
+    why: str = Field(description="it failed; nothing has changed then", examples=[""])
+    seconds: float = Field(examples=[0.8])
+
+
+class Accepted(BaseModel):
+    """A change that waits in the queue; `GET /jobs` says how it goes. No photo is kept after it."""
+
+    job: Change
+    errors: list[Unread] = Field(description="photos that could not be read")
+
+
+class Jobs(BaseModel):
+    """The changes that are remembered, the newest first."""
+
+    version: int = Field(description="that answers now", examples=[4])
+    jobs: list[Change]
+
+
 class Refused(BaseModel):
     """Why a request was refused."""
 
@@ -146,10 +198,11 @@ class Refused(BaseModel):
 _WHY = {
     400: "malformed multipart/form-data",
     401: "the token is missing or wrong",
+    403: "a page of another site sent it",
     408: "the upload took too long",
-    413: "too many bytes, images, or pixels in an image",
+    413: "too many bytes, images or pixels",
     415: "neither an image nor multipart/form-data",
-    422: "not an image, damaged, or no image at all",
+    422: "no image at all, or none that can be read",
     429: "too many requests are in work; try again",
     504: "the answer took too long",
 }

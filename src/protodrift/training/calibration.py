@@ -1,15 +1,18 @@
 """How sure an answer is, and when the right answer is "none of them".
 
-Both are measured on held-out images: how far they lie from their own prototype (quantiles, one row per class) and how
-sharp a softmax over the scores must be to be right as often as it says (a temperature). Where the network was trained
-on these images too (`held_out=0`), they are left out of the prototypes only, and the row is marked as not `honest`.
+Both are measured at every task, on images that the answer did not depend on, against all classes known by then: how far
+an image lies from the class that it is *given*, rightly or not, and how sharp a softmax over the scores must be to be
+right as often as it says (a temperature). "Far" is relative where there are three classes or more: the distance to the
+class over the mean distance to all classes, in the coordinates of the read-out. An image of none of the classes is
+about equally far from all. With one or two classes it is the plain distance.
 
-Without old images neither can be measured again later. So each row stays with its class, and moves with its prototype:
-where drift compensation says that a prototype may be off by u, distances to it grow to sqrt(q^2 + u^2).
+Both change as classes are added, also where the network stays as it is: with more classes an image lies relatively
+farther from its own, and a covariance of more images makes scores sharper. Old images are gone, so what the newest task
+says holds for all classes. What earlier tasks said counts the less, the more classes have come since (`STALE`).
 
-"Far" is relative where there are three classes or more: the distance to the class over the mean distance to all
-classes, in the coordinates of the read-out. An image of none of the classes is about equally far from all. With one or
-two classes it is the plain distance.
+A network that is trained knows its newest classes best. There each class keeps how far its images lay from its
+prototype: its spread, which grows by the uncertainty u of its drift to sqrt(spread^2 + u^2). Limits and temperatures of
+other classes follow by it from those of the newest.
 """
 
 from __future__ import annotations
@@ -20,28 +23,24 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..common import seeding
 from ..common.geometry import squared_distances
-from ..data.batches import members_of
-from ..readouts import Readout, View
 
-LEVELS = (0.5, 0.75, 0.9, 0.95, 0.99)
-"""Which quantiles of the held-out distances are kept."""
+LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 1.0)
+"""Which quantiles of the novelty of held-out images are kept: a limit can be set for any share of them."""
 
-UNKNOWN_LEVEL = 0.95
-"""An image farther away than this share of held-out images of its class is called unknown."""
+UNKNOWN_RATE = 0.05
+"""The share of images of known classes that may be called unknown, where nobody says another."""
 
 PRIOR_IMAGES = 5.0
-"""A class's own scale counts as much as that of all classes together when it rests on this many images."""
+"""A class's own spread counts as much as that of all classes together when it rests on this many images."""
+
+STALE = 6.0
+"""What was measured among k of now K classes counts by (k / K)^STALE: 0.4 for 60 of 70, 0.02 for 10 of 20.
+
+Of 1, 2, 4, 8 and infinity, tried on three sets of photos, 4 and 8 came closest to the rate asked for."""
 
 SEVERAL = 3
 """From this many classes on, distances are relative to those of the other classes."""
-
-FOLDS = 5
-"""Parts into which a task is cut for checking answers, where the network does not learn from it."""
-
-CHECKED_SCORES = 2**23
-"""Scores of held-out images for a temperature, images x classes: 64 MB of float64, gone over about 20 times."""
 
 DEFAULT_TEMPERATURE = 0.1
 """Where no image could be held out: d^2 of unit vectors lies in 0..4."""
@@ -49,19 +48,21 @@ DEFAULT_TEMPERATURE = 0.1
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is known about the distances and scores of K classes. Immutable; rows as in `Prototypes`.
+    """What is known about the answers of K classes. Immutable; rows as in `Prototypes`.
 
     Attributes:
-        quantiles: (K, len(LEVELS)) of the distance between an image of the class and its prototype; inf: not known.
-        relative: (K, len(LEVELS)) of the relative distance; inf: not known.
+        quantiles: (K, len(LEVELS)) of the novelty of images that are given the class; inf: not known.
         temperatures: (K,) of the softmax over scores, for answers that name the class.
-        images: (K,) held-out images behind each row; 0: taken over from the other classes, or not known.
+        spread: (K,) the mean distance between an image of the class and its prototype; inf: not known.
+        evidence: (K,) images behind quantiles and temperature; those of earlier tasks count less.
+        images: (K,) held-out images of the class itself.
         honest: (K,) whether those images were really held out: False, where the network was trained on them too.
     """
 
     quantiles: torch.Tensor
-    relative: torch.Tensor
     temperatures: torch.Tensor
+    spread: torch.Tensor
+    evidence: torch.Tensor
     images: torch.Tensor
     honest: torch.Tensor
 
@@ -73,8 +74,9 @@ class Calibration:
         """Return the calibration of `count` classes about which nothing is known: nothing is ever too far away."""
         return Calibration(
             torch.full((count, len(LEVELS)), torch.inf),
-            torch.full((count, len(LEVELS)), torch.inf),
             torch.full((count,), float(temperature)),
+            torch.full((count,), torch.inf),
+            torch.zeros(count),
             torch.zeros(count, dtype=torch.long),
             torch.zeros(count, dtype=torch.bool),
         )
@@ -83,57 +85,65 @@ class Calibration:
         """Return the parts by name, for files."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    @property
-    def thresholds(self) -> torch.Tensor:
-        """(K,) the relative distance beyond which an image is called unknown; inf: not known."""
-        return self.relative[:, LEVELS.index(UNKNOWN_LEVEL)]
+    def limits(self, rate: float = UNKNOWN_RATE) -> torch.Tensor:
+        """Return (K,) the novelty beyond which an image is called unknown; inf: not known, or nothing ever is.
+
+        Args:
+            rate: the share of images of known classes that may be called unknown; 0: none.
+        """
+        if rate <= 0:
+            return torch.full((len(self),), torch.inf)
+        level = min(max(1 - rate, 0.0), 1.0)
+        above = next(i for i, one in enumerate(LEVELS) if one >= level - 1e-12)
+        if LEVELS[above] <= level + 1e-12:
+            return self.quantiles[:, above]
+        part = (level - LEVELS[above - 1]) / (LEVELS[above] - LEVELS[above - 1])
+        low, high = self.quantiles[:, above - 1], self.quantiles[:, above]
+        return torch.where(torch.isfinite(high), low + part * (high - low), torch.inf)
 
     def at(self, targets: list[int]) -> Calibration:
-        """Return the calibration of some of the classes."""
-        return Calibration(*(value[targets] for value in self.named().values()))
+        """Return the calibration of some of the classes; limits are not known where distances are another kind."""
+        some = Calibration(*(value[targets] for value in self.named().values()))
+        return some._of_another_kind() if len(some) < SEVERAL <= len(self) else some
 
     def joined(self, new: Calibration) -> Calibration:
         """Return these classes, then the new ones."""
         return Calibration(*(torch.cat([value, new.named()[name]]) for name, value in self.named().items()))
 
-    def settled(self) -> Calibration:
-        """Return the classes with a temperature each: where none could be fitted, the median of those that could.
+    def merged(self, other: Calibration, targets: list[int]) -> Calibration:
+        """Return these classes, then some of those of another model: each with what was measured where it was learned.
 
-        With one class there is nothing to fit, with one image of each nothing to fit it on. Such a class must not stay
-        at the default when others are known: that is a scale of distances, and scores may have any other.
+        A model of one or two classes had plain distances: where there are more now, its limits are not known.
         """
-        fitted = self.temperatures != torch.tensor(DEFAULT_TEMPERATURE, dtype=self.temperatures.dtype)
-        if bool(fitted.all()) or not bool(fitted.any()):
-            return self
-        middle = self.temperatures[fitted].median()
-        return replace(self, temperatures=torch.where(fitted, self.temperatures, middle))
-
-    def novelty(self, best: torch.Tensor, distances: torch.Tensor, relative: torch.Tensor) -> torch.Tensor:
-        """Return how far images are, over how far 95 % of held-out images of their class are, (N,); above 1: unknown.
-
-        Args:
-            best: (N,) the class that each was given.
-            distances: (N, K) to every prototype.
-            relative: (N, K) relative distances, `relative_distances`.
-        """
-        level = LEVELS.index(UNKNOWN_LEVEL)
-        plain = distances.gather(1, best[:, None]).squeeze(1) / self.quantiles[best, level]
-        share = relative.gather(1, best[:, None]).squeeze(1) / self.relative[best, level]
-        known = torch.isfinite(self.relative[best, level])
-        return torch.where(known, share.double(), plain.double())
+        several = len(self) + len(targets) >= SEVERAL
+        parts = (one._of_another_kind() if len(one) < SEVERAL and several else one for one in (self, other))
+        first, second = parts
+        return first.joined(Calibration(*(value[targets] for value in second.named().values())))
 
     def moved(self, uncertainty: torch.Tensor | None) -> Calibration:
-        """Return the rows as they are after their prototypes were moved: q -> sqrt(q^2 + u^2).
+        """Return the rows as they are after their prototypes were moved: spread -> sqrt(spread^2 + u^2).
+
+        Limits grow as distances do, temperatures as their squares.
 
         Args:
-            uncertainty: (K,) u, how far each moved prototype may be off; None or not finite: not known, q stays.
+            uncertainty: (K,) u, how far each moved prototype may be off; None or not finite: not known.
         """
         if uncertainty is None:
             return self
-        u = torch.where(torch.isfinite(uncertainty), uncertainty, 0.0).to(self.quantiles.dtype)
-        moved = torch.hypot(self.quantiles, u[:, None].expand_as(self.quantiles))
-        grown = torch.where(torch.isfinite(moved), moved / self.quantiles.clamp(min=1e-12), 1.0)
-        return replace(self, quantiles=moved, relative=self.relative * grown)
+        u = torch.where(torch.isfinite(uncertainty), uncertainty, 0.0).to(self.spread.dtype)
+        spread = torch.hypot(self.spread, u)
+        growth = torch.where(torch.isfinite(spread), spread / self.spread.clamp(min=1e-12), 1.0)
+        return replace(
+            self,
+            spread=spread,
+            quantiles=self.quantiles * growth[:, None],
+            temperatures=self.temperatures * growth.square(),
+        )
+
+    def _of_another_kind(self) -> Calibration:
+        """Return the rows where plain distances took the place of relative ones, or the other way around."""
+        nothing = torch.full_like(self.quantiles, torch.inf)
+        return replace(self, quantiles=nothing, evidence=torch.zeros_like(self.evidence))
 
 
 def distances_to(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
@@ -141,48 +151,41 @@ def distances_to(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
     return squared_distances(z, prototypes).sqrt()
 
 
-def relative_distances(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
-    """Return each distance over the mean distance to all prototypes, (N, C), (K, C) -> (N, K).
-
-    >>> relative_distances(torch.tensor([[0.0]]), torch.tensor([[1.0], [2.0], [3.0]]))
-    tensor([[0.5000, 1.0000, 1.5000]])
-    """
-    distances = distances_to(z, prototypes)
-    return distances / distances.mean(dim=1, keepdim=True).clamp(min=1e-12)
-
-
-def class_quantiles(distances: torch.Tensor, targets: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the LEVELS quantiles of each class's distances, (N,) -> (count, len(LEVELS)).
-
-    A class has too few images for a 95 % quantile of its own. So a class gives its scale s_c (its mean distance, drawn
-    toward that of all classes by `PRIOR_IMAGES`), and all classes together the shape: q_c = s_c * quantile(d / s).
-    Quantiles are those of a conformal prediction: the ceil((n + 1) level)-th smallest of n, at most the largest.
+def novelty(best: torch.Tensor, plain: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+    """Return how far images are from the class that they are given, (N,) float64.
 
     Args:
-        distances: (N,) of held-out images to the prototype of their own class.
-        targets: (N,) their classes, 0..count-1; a class without images gets the scale of all.
+        best: (N,) that class.
+        plain: (N, K) distances to the prototypes in the read-out's space; they count for one or two classes.
+        distances: (N, K) in the read-out's coordinates; from three classes on each counts over the mean of its row.
 
-    >>> class_quantiles(torch.ones(4), torch.tensor([0, 0, 1, 1]), 2).tolist()[0]
-    [1.0, 1.0, 1.0, 1.0, 1.0]
+    >>> novelty(torch.tensor([0]), torch.tensor([[4.0, 9.0, 9.0]]), torch.tensor([[1.0, 2.0, 3.0]]))
+    tensor([0.5000], dtype=torch.float64)
     """
-    if len(distances) == 0:
-        return torch.full((count, len(LEVELS)), torch.inf)
-    d = distances.double()
-    n = torch.bincount(targets, minlength=count).double()
-    own = torch.zeros(count, dtype=torch.float64).index_add_(0, targets, d)
-    scale = ((own + PRIOR_IMAGES * d.mean()) / (n + PRIOR_IMAGES)).clamp(min=1e-12)
-    shape = (d / scale[targets]).sort().values
-    picked = [min(len(shape), math.ceil((len(shape) + 1) * level)) - 1 for level in LEVELS]
-    return (scale[:, None] * shape[picked]).to(distances.dtype)
+    chosen = plain if plain.shape[1] < SEVERAL else distances
+    own = chosen.gather(1, best[:, None]).squeeze(1).double()
+    return own if plain.shape[1] < SEVERAL else own / distances.double().mean(dim=1).clamp(min=1e-12)
+
+
+def sketch(values: torch.Tensor) -> torch.Tensor:
+    """Return the LEVELS quantiles of values, (n,) -> (len(LEVELS),).
+
+    Those of a conformal prediction: the ceil((n + 1) level)-th smallest of n, at least the first and at most the last.
+
+    >>> sketch(torch.arange(1.0, 100.0))[LEVELS.index(0.95)]
+    tensor(95.)
+    """
+    picked = [min(len(values), max(1, math.ceil((len(values) + 1) * level - 1e-9))) - 1 for level in LEVELS]
+    return values.sort().values[picked]
 
 
 def fit_temperature(scores: torch.Tensor, targets: torch.Tensor) -> float:
     """Return the T that makes softmax(scores / T) say how often it is right: the least mean negative log-likelihood.
 
-    The targets keep 1 / (N + 2) for the other classes (Platt's correction): a few images that are all answered rightly
-    do not make it infinitely sure. The loss is convex in 1 / T, so it has one minimum in log T. With the gaps to the
-    best score, log p_c = -gap_c / T - log sum_c exp(-gap_c / T): all but the last term is linear in 1 / T, and an
-    evaluation is one pass over the (N, K) gaps.
+    The targets keep 1 / (N + 2) for the likeliest other class (Platt's correction): a few images that are all answered
+    rightly do not make it infinitely sure. The loss is convex in 1 / T, so it has one minimum in log T. With the gaps
+    to the best score, log p_c = -gap_c / T - log sum_c exp(-gap_c / T): all but the last term is linear in 1 / T, and
+    an evaluation is one pass over the (N, K) gaps.
 
     Args:
         scores: (N, K), larger is better; -inf for a class that must not win.
@@ -190,145 +193,145 @@ def fit_temperature(scores: torch.Tensor, targets: torch.Tensor) -> float:
     """
     from scipy.optimize import minimize_scalar  # slow to import, and predicting needs none of it
 
-    usable = torch.isfinite(scores).any(dim=1) & torch.isfinite(scores.gather(1, targets[:, None])).squeeze(1)
+    usable = torch.isfinite(scores.gather(1, targets[:, None])).squeeze(1) & (torch.isfinite(scores).sum(dim=1) > 1)
     scores, targets = scores[usable].double(), targets[usable]
-    if len(scores) == 0 or scores.shape[1] < 2:
+    if len(scores) == 0:
         return DEFAULT_TEMPERATURE
     gaps = scores.amax(dim=1, keepdim=True) - scores
-    finite = torch.isfinite(gaps)
-    spread = float(gaps[finite].mean())
+    spread = float(gaps[torch.isfinite(gaps)].mean())
     if not spread > 0:
         return DEFAULT_TEMPERATURE
-    known, total = finite.sum(dim=1), torch.where(finite, gaps, 0.0).sum(dim=1)
     own = gaps.gather(1, targets[:, None]).squeeze(1)
-    miss, others = 1.0 / (len(gaps) + 2), gaps.shape[1] - 1
+    other = gaps.scatter(1, targets[:, None], torch.inf).amin(dim=1)
+    miss = 1.0 / (len(gaps) + 2)
+    linear = float(((1 - miss) * own + miss * other).mean())
 
     def loss(log_temperature: float) -> float:
         temperature = math.exp(log_temperature)
-        log_sum = (gaps / -temperature).exp_().sum(dim=1).log()
-        right = -own / temperature - log_sum
-        rest = (-total / temperature - known * log_sum - right) / others
-        return float(-((1 - miss) * right + miss * rest).mean())
+        return linear / temperature + float((gaps / -temperature).exp_().sum(dim=1).log().mean())
 
     center, width = math.log(spread), math.log(1e3)
     found = minimize_scalar(loss, bounds=(center - width, center + width), method="bounded", options={"xatol": 1e-4})
     return math.exp(found.x)
 
 
-def folds(targets: torch.Tensor, count: int, generator: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Cut N images into `count` parts, class by class; return (the others, the part) for each part, as positions.
-
-    Every image of a class with at least two is in one part; the one image of a class is in none.
-    """
-    part_of = torch.full((len(targets),), -1)
-    for members in members_of(targets):
-        if len(members) > 1:
-            order = members[torch.randperm(len(members), generator=generator)]
-            part_of[order] = torch.arange(len(order)) % min(count, len(order))
-    parts = [((part_of != i).nonzero().flatten(), (part_of == i).nonzero().flatten()) for i in range(count)]
-    return [(rest, part) for rest, part in parts if len(part)]
-
-
-def hold_out(targets: torch.Tensor, share: float, generator: torch.Generator, most: int = 50) -> torch.Tensor:
-    """Choose which images are held out, (N,) bool: of each class of five or more a share, from one to `most`."""
-    held = torch.zeros(len(targets), dtype=torch.bool)
-    if share <= 0:
-        return held
-    for members in members_of(targets):
-        if len(members) >= 5:
-            take = min(most, max(1, round(share * len(members))))
-            held[members[torch.randperm(len(members), generator=generator)[:take]]] = True
-    return held
-
-
-def splits_of(
-    targets: torch.Tensor, held: torch.Tensor, *, classes: int, seed: int, task: int
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return how a task's images are checked: for each pass (the images that stay, those that are held out).
-
-    Those that training did not see, or, where there are none, each image in turn (`FOLDS`). So few are held out at once
-    that their scores of all classes are at most `CHECKED_SCORES`: temperature and the shape of distances are shared by
-    all classes, so they can be measured on a sample.
-
-    Args:
-        targets: (N,) the task's classes, 0..C-1.
-        held: (N,) bool, images that the network was not trained on.
-        classes: K, all classes after the task.
-        seed, task: from which all randomness follows.
-    """
-    if bool(held.any()):
-        splits = [((~held).nonzero().flatten(), held.nonzero().flatten())]
-    else:
-        splits = folds(targets, FOLDS, seeding.generator(seed, "folds", task))
-    most = max(1, CHECKED_SCORES // classes // max(1, len(splits)))
-    generator = seeding.generator(seed, "checked images", task)
-
-    def some(part: torch.Tensor) -> torch.Tensor:
-        return part[torch.randperm(len(part), generator=generator)[:most].sort().values] if len(part) > most else part
-
-    return [(rest, some(part)) for rest, part in splits]
-
-
 @dataclass(frozen=True)
 class Checked:
-    """Held-out images of C new classes among K, and what a read-out that had not seen them says about them.
+    """Images of some of K classes, and what a read-out that had not seen them says about them.
 
     Attributes:
         scores: (n, K).
-        distances: (n,) to the prototype of the own class.
-        relative: (n,) the same, relative.
-        targets: (n,) classes, 0..C-1.
+        novelty: (n,) how far from the class that they are given.
+        distances: (n,) to the prototype of their own class.
+        targets: (n,) their classes.
     """
 
     scores: torch.Tensor
+    novelty: torch.Tensor
     distances: torch.Tensor
-    relative: torch.Tensor
     targets: torch.Tensor
 
     @staticmethod
-    def of(readout: Readout, view: View, targets: torch.Tensor, first: int) -> Checked:
-        """Return what a read-out says of the images of a view, whose classes follow the `first` old ones."""
-        own = distances_to(readout.space(view.z), view.prototypes[first:]).gather(1, targets[:, None])
-        relative = relative_distances(*readout.coordinates(view)).gather(1, targets[:, None] + first)
-        return Checked(readout.scores(view), own.squeeze(1), relative.squeeze(1).float(), targets)
+    def of(scores: torch.Tensor, plain: torch.Tensor, distances: torch.Tensor, targets: torch.Tensor) -> Checked:
+        """Return what is said of images, given (n, K) scores, plain distances, and distances in coordinates."""
+        own = plain.gather(1, targets[:, None]).squeeze(1)
+        return Checked(scores, novelty(scores.argmax(dim=1), plain, distances), own, targets)
 
     @staticmethod
     def joined(parts: Sequence[Checked]) -> Checked:
         """Return the images of all parts."""
         return Checked(*(torch.cat([getattr(p, name) for p in parts]) for name in Checked.__dataclass_fields__))
 
-    def accuracy(self, first: int) -> float:
-        """Return the share that was answered rightly among all classes, of which the `first` are old."""
-        return float((self.scores.argmax(dim=1) == self.targets + first).double().mean())
+    @property
+    def accuracy(self) -> float:
+        """The share that was answered rightly among all K classes."""
+        return float((self.scores.argmax(dim=1) == self.targets).double().mean())
 
 
-def measured(checked: Checked | None, before: Calibration, count: int, honest: bool) -> Calibration:
-    """Return the rows of `count` new classes.
+def recalibrated(
+    before: Calibration, checked: Checked | None, means: torch.Tensor, *, trained: bool, honest: bool
+) -> Calibration:
+    """Return the calibration of K classes after a task.
 
     Args:
-        checked: their held-out images; None: one image per class, nothing can be held out, and the medians of the
-            other classes are used.
-        before: the rows of the old classes.
-        count: C.
+        before: of the classes known before, moved with their prototypes.
+        checked: images of this task; None: none could be held out, and new classes take over what others have.
+        means: (K, D) all prototypes.
+        trained: whether the network was trained in this task: it knows the classes of the images best.
         honest: whether the network was not trained on the images.
     """
+    first, count = len(before), len(means)
+    if first < SEVERAL <= count:
+        before = before._of_another_kind()
+    rows = before.joined(_alike(before, count - first))
     if checked is None:
-        known, unknown = before.at(before.images.nonzero().flatten().tolist()), Calibration.unknown(count)
-        if not len(known):
-            return unknown
-        return replace(
-            unknown,
-            quantiles=known.quantiles.median(dim=0).values.repeat(count, 1),
-            relative=known.relative.median(dim=0).values.repeat(count, 1),
-        )
-    targets, first = checked.targets, len(before)
-    images = torch.bincount(targets, minlength=count)
-    quantiles = class_quantiles(checked.distances, targets, count)
-    several = first + count >= SEVERAL
-    return Calibration(
-        quantiles,
-        class_quantiles(checked.relative, targets, count) if several else torch.full_like(quantiles, torch.inf),
-        torch.full((count,), fit_temperature(checked.scores, targets + first)),
-        images,
-        torch.full((count,), honest) & (images > 0),
+        return rows
+    n = len(checked.targets)
+    rows = _with_images(rows, checked, honest)
+    old = rows.evidence * (first / count) ** STALE
+    share = (n / (old + n))[:, None]
+    expected = _expected(rows.spread, means, set(checked.targets.tolist()))
+    factor = expected if trained else torch.ones(count)
+    # A network that stays treats new classes as old ones, on the whole; but a class that lies wider than the newest
+    # ones must not be called far by their measure.
+    wide = expected if trained else expected.clamp(min=1)
+    measured = sketch(checked.novelty).to(rows.quantiles.dtype) * wide[:, None]
+    quantiles = torch.where(torch.isfinite(rows.quantiles), torch.lerp(rows.quantiles, measured, share), measured)
+    temperature = fit_temperature(checked.scores, checked.targets)
+    temperatures = rows.temperatures
+    if temperature != DEFAULT_TEMPERATURE:
+        known = (rows.temperatures != torch.tensor(DEFAULT_TEMPERATURE)) & (old > 0)
+        fitted = math.log(temperature) + 2 * factor.log()
+        blended = torch.lerp(rows.temperatures.log(), fitted, share.squeeze(1))
+        temperatures = torch.where(known, blended, fitted).exp()
+    return replace(rows, quantiles=quantiles, temperatures=temperatures, evidence=old + n)
+
+
+def _alike(before: Calibration, count: int) -> Calibration:
+    """Return rows for `count` more classes: the middle of those that are known."""
+    rows = Calibration.unknown(count)
+    if not len(before):
+        return rows
+    quantiles, temperature, spread, evidence = (
+        value.median(dim=0).values
+        for value in (before.quantiles, before.temperatures[:, None], before.spread[:, None], before.evidence[:, None])
     )
+    return replace(
+        rows,
+        quantiles=quantiles.repeat(count, 1),
+        temperatures=temperature.repeat(count),
+        spread=spread.repeat(count),
+        evidence=evidence.repeat(count),
+    )
+
+
+def _with_images(rows: Calibration, checked: Checked, honest: bool) -> Calibration:
+    """Return the rows with the spread of the classes of the images; a class of few is drawn toward that of all."""
+    d, count = checked.distances.double(), len(rows)
+    n = torch.bincount(checked.targets, minlength=count)
+    sums = torch.zeros(count, dtype=torch.float64).index_add_(0, checked.targets, d)
+    known = (rows.images > 0) & torch.isfinite(rows.spread)
+    prior = torch.where(known, rows.images.double(), PRIOR_IMAGES)
+    toward = torch.where(known, rows.spread.double(), d.mean())
+    spread = (sums + prior * toward) / (n + prior)
+    there = (n > 0) | ~torch.isfinite(rows.spread)
+    return replace(
+        rows,
+        spread=torch.where(there, spread.to(rows.spread.dtype), rows.spread),
+        images=rows.images + n,
+        honest=torch.where(n > 0, honest, rows.honest),
+    )
+
+
+def _expected(spread: torch.Tensor, means: torch.Tensor, newest: set[int]) -> torch.Tensor:
+    """Return (K,) how novel images of each class are expected to be, over those of the newest classes.
+
+    An image of class c lies about spread_c from mu_c, and sqrt(spread_c^2 + |mu_c - mu_k|^2) from mu_k.
+    """
+    expected = spread.double()
+    if len(means) >= SEVERAL:
+        apart = means.double() - means.double().mean(dim=0)
+        squared = apart.square().sum(dim=1)
+        expected = expected / (expected.square() + squared + squared.mean()).sqrt().clamp(min=1e-12)
+    expected = expected.clamp(min=1e-12)
+    return (expected / expected[sorted(newest)].mean()).to(spread.dtype)

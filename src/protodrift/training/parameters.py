@@ -14,6 +14,7 @@ from ..drift import Drift
 from ..errors import did_you_mean
 from ..methods import Schedule
 from ..networks.build import BACKBONES
+from ..networks.standardize import standardization
 from ..readouts import Readout
 from .config import Training
 
@@ -78,6 +79,7 @@ RULES: dict[str, Rule] = {
     "normalize": flag,
     "weights": _kind((str, Path, type(None)), "a name, a file or None"),
     "crop": optional(whole(1)),
+    "standardize": standardization,
     "drift": _drift,
     "readout": _readout,
     "schedule": _schedule,
@@ -86,6 +88,7 @@ RULES: dict[str, Rule] = {
     "image_size": whole(8),
     "held_out": number(0, 0.5),
     "temperature": _temperature,
+    "unknown_rate": number(0, 1),
     "channels": one_of("auto", "first", "last"),
     "random_state": whole(0),
     "device": _device,

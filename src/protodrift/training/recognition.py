@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ..common.finite import check_scores, name_of
 from ..common.labels import Label
+from ..errors import InputError
 from ..networks.embedder import Embedder
 from ..penalties import Tensors
 from ..prototypes.store import Prototypes
 from ..readouts import Readout, View
-from .calibration import distances_to, relative_distances
+from ..readouts.base import LinearReadout
+from .calibration import UNKNOWN_RATE, distances_to, novelty
 
 if TYPE_CHECKING:
     from .state import LearnerState
@@ -28,8 +31,8 @@ class Recognized:
         best: (N,) the answer, as a position in `classes`.
         probabilities: (N, K) confidence.
         distances: (N, K) Euclidean distance to each prototype.
-        novelty: (N,) how far from the answer's prototype, over how far 95 % of held-out images of that class are; 0
-            where no image could be held out.
+        novelty: (N,) how far from the answer's class, over the limit beyond which an image is called unknown; 0 where
+            no image could be held out.
         embeddings: (N, D) z.
     """
 
@@ -62,6 +65,23 @@ class Recognized:
         ]
 
 
+def checked_embeddings(network: Embedder, z: torch.Tensor) -> torch.Tensor:
+    """Return the embeddings of a user's images, (N, D); refuse them if the network overflowed.
+
+    Raises:
+        InputError: naming the first such row, and the network.
+    """
+    broken = (~torch.isfinite(z).all(dim=1)).nonzero().flatten()
+    if len(broken):
+        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        raise InputError(
+            f"row {int(broken[0])} of X{more} is so far from anything that was learned that the network overflows: "
+            f"{name_of(network.backbone)} returned NaN or infinity. Check the scale of X, and fill values such as "
+            "3.4e38."
+        )
+    return z
+
+
 def readout_view(z: torch.Tensor, prototypes: Prototypes, network: Embedder, readout_state: Tensors) -> View:
     """Return what a read-out may look at, for (N, D) embeddings z by this network."""
     device = next(network.parameters()).device
@@ -84,14 +104,67 @@ def probabilities(state: LearnerState, scores: torch.Tensor, temperature: float 
     return (scores.double() / temperatures).softmax(dim=1)
 
 
+@dataclass(frozen=True)
+class _Constants:
+    """What answers need of a state and do not depend on images: both factorizations of the read-out are in it."""
+
+    readout: Readout
+    linear: tuple[torch.Tensor, torch.Tensor] | None
+    axes: tuple[torch.Tensor, torch.Tensor] | None
+
+
+def _constants(state: LearnerState, readout: Readout) -> _Constants:
+    """Return the constants of a state, computed once for as long as the read-out stays the same."""
+    kept: _Constants | None = vars(state).get("_constants")
+    if kept is None or kept.readout != readout:
+        view = view_of(state, state.prototypes.means[:0])
+        is_linear = type(readout).scores is LinearReadout.scores
+        is_affine = type(readout).coordinates is Readout.coordinates
+        kept = _Constants(
+            readout, readout.linear(view) if is_linear else None, readout.axes(view) if is_affine else None
+        )
+        vars(state)["_constants"] = kept  # a state never changes, so they do not either
+    return kept
+
+
+def scores_of(state: LearnerState, readout: Readout, z: torch.Tensor) -> torch.Tensor:
+    """Return the read-out's scores for (N, D) embeddings, (N, K)."""
+    linear = _constants(state, readout).linear
+    if linear is None:
+        return check_scores(readout, readout.scores(view_of(state, z)))
+    return check_scores(readout, readout.space(z).double() @ linear[0] + linear[1])
+
+
+def _distances(state: LearnerState, readout: Readout, z: torch.Tensor) -> torch.Tensor:
+    """Return (N, K) distances in the coordinates of the read-out."""
+    axes = _constants(state, readout).axes
+    if axes is None:
+        return distances_to(*readout.coordinates(view_of(state, z)))
+    center, project = axes
+    means = state.prototypes.means.double()
+    return distances_to((readout.space(z).double() - center) @ project, (means - center) @ project)
+
+
 def recognize(
-    state: LearnerState, readout: Readout, z: torch.Tensor, temperature: float | str, classes: np.ndarray
+    state: LearnerState,
+    readout: Readout,
+    z: torch.Tensor,
+    temperature: float | str,
+    unknown_rate: float = UNKNOWN_RATE,
 ) -> Recognized:
-    """Return the answers for (N, D) embeddings with all that is known about them."""
-    view = view_of(state, z)
-    scores = readout.scores(view)
+    """Return the answers for (N, D) embeddings with all that is known about them.
+
+    Args:
+        state: what was learned.
+        readout: it answers.
+        z: the embeddings.
+        temperature: of the probabilities, see `probabilities`.
+        unknown_rate: the share of images of known classes that may be called unknown.
+    """
+    scores = scores_of(state, readout, z)
     best = scores.argmax(dim=1)
     distances = distances_to(readout.space(z), state.prototypes.means)
-    novelty = state.calibration.novelty(best, distances, relative_distances(*readout.coordinates(view)))
+    far = novelty(best, distances, _distances(state, readout, z))
+    far = far / state.calibration.limits(unknown_rate)[best]
     sure = probabilities(state, scores, temperature)
-    return Recognized(classes, best.numpy(), sure.numpy(), distances.numpy(), novelty.numpy(), z.numpy())
+    return Recognized(state.classes, best.numpy(), sure.numpy(), distances.numpy(), far.numpy(), z.numpy())

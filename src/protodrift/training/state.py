@@ -142,6 +142,48 @@ def without(state: LearnerState, label: Label) -> LearnerState:
     )
 
 
+def renamed(state: LearnerState, old: Label, new: Label) -> LearnerState:
+    """Return a state in which a class has another name, and everything else is as it was.
+
+    Raises:
+        InputError: if there is no such class, or the new name is taken, of another kind or empty.
+    """
+    labels = state.prototypes.labels
+    if old not in labels:
+        raise unknown_class(old, labels)
+    if new in labels:
+        raise InputError(f"this model has a class {new!r} already. Two classes cannot become one by their names.")
+    if type(new) is not type(old):
+        raise InputError(
+            f"the classes of this model are like {old!r}, and {new!r} is of another kind: text or a whole number."
+        )
+    if isinstance(new, str) and not new.strip():
+        raise InputError("a class needs a name that can be seen.")
+
+    def named(label: Label) -> Label:
+        return new if label == old else label
+
+    exemplars = state.trained.exemplars
+    if exemplars is not None:
+        exemplars = replace(exemplars, labels=tuple(map(named, exemplars.labels)))
+    classes = tuple(map(named, labels))
+    return replace(
+        state,
+        trained=replace(state.trained, classes=classes, exemplars=exemplars),
+        prototypes=replace(state.prototypes, labels=classes),
+        tasks=tuple(
+            replace(
+                task,
+                classes=tuple(map(named, task.classes)),
+                drift=tuple(replace(one, label=named(one.label)) for one in task.drift),
+                refreshed=tuple((named(label), images) for label, images in task.refreshed),
+            )
+            for task in state.tasks
+        ),
+        drift=replace(state.drift, labels=tuple(map(named, state.drift.labels))),
+    )
+
+
 def unknown_class(label: Label, labels: tuple[Label, ...]) -> InputError:
     """Return the error for a class that is none of these."""
     return InputError(f"this model does not know a class {label!r}. {did_you_mean(label, labels)}")
@@ -202,10 +244,12 @@ def kept_for(penalties: tuple[Penalty, ...], state: LearnerState) -> tuple[Tenso
 def check_new_classes(state: LearnerState, classes: tuple[Label, ...], known: str = "error") -> None:
     """Refuse labels of another kind, and known ones unless they are to be skipped or refreshed."""
     learned = {label: t for t, task in enumerate(state.tasks, 1) for label in task.classes}
-    if type(next(iter(learned))) is not type(classes[0]):
+    before = next(iter(learned))
+    other = next((label for label in classes if type(label) is not type(before)), None)
+    if other is not None:
         raise InputError(
-            f"labels mix int and str: earlier tasks had {next(iter(learned))!r}, this one has {classes[0]!r}. Use one "
-            "kind: 1 and '1' would be two classes."
+            f"labels mix int and str: earlier tasks had {before!r}, this one has {other!r}. Use one kind: 1 and '1' "
+            "would be two classes."
         )
     if known != "error":
         return

@@ -11,14 +11,16 @@ declare as sums is merged. Where a part declares none, embeddings are gathered o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..common import seeding
 from ..common.covariance import class_covariances
+from ..common.finite import check_finite
 from ..common.labels import Label, sorted_labels
 from ..common.progress import OnProgress, reporting
 from ..data.arrays import InputSpec
@@ -28,17 +30,19 @@ from ..distributed.batches import same_weights
 from ..distributed.passes import can_merge, embedded, embedded_share, merged
 from ..distributed.world import ALONE, World, current
 from ..drift import FittedDrift
+from ..drift.base import Leading
 from ..errors import InputError
 from ..methods import Method, training_name
 from ..networks.embedder import Embedder, evaluating, laid_out
 from ..networks.folding import folded
 from ..penalties import Tensors
 from ..prototypes.store import ClassSums, Prototypes
-from ..prototypes.update import compensate, refresh_prototypes, update_prototypes
-from .calibration import Calibration, Checked, hold_out, measured, splits_of
+from ..prototypes.update import compensate, refresh_prototypes
+from .calibration import Calibration, recalibrated
+from .checking import check_answers, hold_out
 from .checkpoint import Checkpoint
 from .config import Training
-from .recognition import readout_view
+from .moving import move_prototypes, move_readout
 from .state import LearnedTask, LearnerState, class_drift, kept_for
 from .trainer import Trained, consolidate, train_network
 
@@ -103,7 +107,10 @@ def learn(plan: TaskPlan, state: LearnerState | None, spec: InputSpec, examples:
         train(plan, before, new, again, held, task, world) if len(new) else replace(before, history=(), note=ONLY_KNOWN)
     )
     moved = trained.network is not before.network
+    if method.reads_pooled:
+        trained = replace(trained, network=trained.network.pooled())
 
+    readout_state = {} if state is None else state.readout_state
     z_new, z_again = (embed(world, trained.network, part.images, shared) for part in (new, again))
     if len(new):
         exemplars = trained.exemplars
@@ -125,12 +132,12 @@ def learn(plan: TaskPlan, state: LearnerState | None, spec: InputSpec, examples:
                 images=both.images,
                 shared=shared,
             )
-        prototypes, report = update_prototypes(old, computed, fitted)
+        prototypes, report = move_prototypes(method, old, computed, fitted)
+        readout_state = move_readout(method, readout_state, old, fitted, task, seed)
     else:
         assert old is not None
         prototypes, report = compensate(old, None)
 
-    readout_state = {} if state is None else state.readout_state
     learned = read_out(
         method,
         readout_state,
@@ -147,23 +154,14 @@ def learn(plan: TaskPlan, state: LearnerState | None, spec: InputSpec, examples:
     calibration = Calibration.unknown(0) if state is None else state.calibration
     if old is not None and report.labels == old.labels:
         calibration = calibration.moved(report.diagnostics.get("uncertainty"))
-    checked = None
-    if len(new):
-        honest = bool(held.any()) or not trained.history  # the network was not trained on the images
-        calibration, checked = calibrate(
-            method,
-            prototypes,
-            trained.network,
-            readout_state,
-            z_new,
-            targets,
-            calibration,
-            splits_of(targets, held, classes=len(prototypes), seed=seed, task=task),
-            task=task,
-            seed=seed,
-            honest=honest,
-            shared=shared,
-        )
+    images = [(z_new, new.targets_of(prototypes.labels), held)]
+    if not trained.history:  # images of known classes are trained on too, where the network is
+        images.append((z_again, again.targets_of(prototypes.labels), torch.zeros(len(again), dtype=torch.bool)))
+    fewer = partial(computed_from, method, prototypes, readout_state, task=task, seed=seed, shared=shared)
+    found = check_answers(method.readout, prototypes, trained, learned, images, fewer, task, seed, shared)
+    honest = bool(held.any()) or not trained.history  # the network was not trained on the images
+    calibration = recalibrated(calibration, found, prototypes.means, trained=moved, honest=honest)
+    checked = (len(found.targets), found.accuracy) if found is not None and honest else None
 
     record = LearnedTask(
         classes,
@@ -175,17 +173,10 @@ def learn(plan: TaskPlan, state: LearnerState | None, spec: InputSpec, examples:
         checked,
         plan.source,
     )
+    tasks = (*(() if state is None else state.tasks), record)
+    space = method.readout.space_name
     return LearnerState(
-        spec,
-        plan.fixed,
-        method.penalties,
-        trained,
-        prototypes,
-        (*(() if state is None else state.tasks), record),
-        report,
-        learned,
-        calibration,
-        method.readout.space_name,
+        spec, plan.fixed, method.penalties, trained, prototypes, tasks, report, learned, calibration, space
     )
 
 
@@ -213,9 +204,9 @@ def new_and_known(method: Method, known: tuple[Label, ...], examples: Examples) 
 
 
 def first_network(plan: TaskPlan, images: torch.Tensor, world: World) -> Embedder:
-    """Return the network that a first task starts from: pixels are standardized by its images."""
+    """Return the network that a first task starts from; pixel statistics are those of its images."""
     network = world.first_before_others(plan.build)  # weights may have to be downloaded, once
-    network.standardize.fit(images)
+    network.begin(images, plan.seed)
     same_weights(world, network)
     return network.to(plan.device).eval()
 
@@ -250,7 +241,9 @@ def embed(world: World, network: Embedder, images: torch.Tensor, shared: World) 
     """Return the embeddings of all images, (N, D); of this rank's share where embeddings are shared, (n, D)."""
     if not len(images):
         return torch.empty(0, network.embedding_dim)
-    return embedded(world, network, images) if shared.alone else embedded_share(world, network, images)
+    z = embedded(world, network, images) if shared.alone else embedded_share(world, network, images)
+    check_finite(network.backbone, "the embeddings of a task's images", z)
+    return z
 
 
 def own_targets(classes: tuple[Label, ...], new: Examples, again: Examples, shared: World) -> torch.Tensor:
@@ -307,6 +300,7 @@ def fit_drift(
     networks: tuple[Embedder, Embedder] | None = None,
     images: torch.Tensor | None = None,
     shared: World = ALONE,
+    moving: int | None = None,
 ) -> FittedDrift | None:
     """Return the method's drift estimator, fitted on how a task's images moved; None where there is nothing to move.
 
@@ -318,6 +312,7 @@ def fit_drift(
         recomputed: classes whose prototypes are computed from images: these need not be moved.
         networks, images: the two networks and the task's images, for estimators that look at them.
         shared: the ranks that z_old, z_new and targets are spread over.
+        moving: how many dimensions, the first ones, can have moved; None: all.
     """
     drift, space = method.drift, method.readout.space
     if drift is None or not set(old.labels) - set(recomputed):  # exemplars may begin late, or be of some classes
@@ -334,11 +329,11 @@ def fit_drift(
                 images,
                 old.means,
             )
-    z_old, z_new = space(z_old), space(z_new)
-    sums = None if shared.alone else drift.sums(old.means, z_old, z_new, targets)
-    if sums is None:
-        return drift.fit(z_old, z_new, targets)
-    return drift.fit_sums(old.means, merged(shared, sums))
+    size = z_old.shape[1] if moving is None else moving
+    means, z_old, z_new = old.means[:, :size], space(z_old)[:, :size], space(z_new)[:, :size]
+    sums = None if shared.alone else drift.sums(means, z_old, z_new, targets)
+    fitted = drift.fit(z_old, z_new, targets) if sums is None else drift.fit_sums(means, merged(shared, sums))
+    return fitted if size == old.means.shape[1] else Leading(fitted, size)
 
 
 def read_out(
@@ -366,8 +361,11 @@ def read_out(
     readout, z = method.readout, method.readout.space(z)
     sums = None if shared.alone else readout.sums(z, targets, classes)
     if sums is None:
-        return readout.learn(readout_state, z, targets, task, seed)
-    return readout.learn_sums(readout_state, merged(shared, sums), task, seed)
+        learned = readout.learn(readout_state, z, targets, task, seed)
+    else:
+        learned = readout.learn_sums(readout_state, merged(shared, sums), task, seed)
+    check_finite(readout, "what it keeps as", learned)
+    return learned
 
 
 def refresh(
@@ -394,84 +392,37 @@ def refresh(
     return refresh_prototypes(prototypes, labels, added, covariances), readout_state
 
 
-def calibrate(
+def computed_from(
     method: Method,
     prototypes: Prototypes,
-    network: Embedder,
     readout_state: Tensors,
     z: torch.Tensor,
     targets: torch.Tensor,
-    calibration: Calibration,
-    splits: Sequence[tuple[torch.Tensor, torch.Tensor]],
     *,
     task: int,
     seed: int,
-    honest: bool,
     shared: World = ALONE,
-) -> tuple[Calibration, tuple[int, float] | None]:
-    """Return the calibration of all classes, and how many held-out images were answered how well (None: not known).
+) -> tuple[Prototypes, Tensors]:
+    """Return prototypes and read-out as if a task had had fewer images.
 
     Args:
-        method: its read-out answers.
-        prototypes: after the task; its C new classes are the last ones.
-        network: after the task.
+        method: its read-out learns.
+        prototypes: after the task; its new classes are the last ones.
         readout_state: what the read-out kept before the task.
-        z: (N, D) embeddings of the task's new images.
-        targets: (N,) classes of all new images, 0..C-1, on every rank.
-        calibration: of the old classes.
-        splits: for each pass the images that stay and those that are held out, as if they had never been seen.
+        z: (N, D) embeddings of the images of new classes that the task would have had.
+        targets: (N,) their classes, positions among all classes.
         task, seed: t and the run's seed.
-        honest: whether the network was not trained on those that are held out.
-        shared: the ranks that z is spread over.
+        shared: the ranks that z and targets are spread over.
     """
-    first = len(calibration)
-    classes, own = prototypes.labels[first:], shared.own(len(targets))
-    parts = []
-    for rest, part in ((_among(rest, own), _among(part, own)) for rest, part in splits):
-        fewer = _prototypes(method, task, classes, z[rest], targets[own][rest], shared)
-        statistics = {
-            name: value if name == "shared" else torch.cat([value[:first], fewer.statistics[name]])
-            for name, value in prototypes.statistics.items()
-        }
-        there = replace(prototypes, means=torch.cat([prototypes.means[:first], fewer.means]), statistics=statistics)
-        state = read_out(
-            method,
-            readout_state,
-            z[rest],
-            targets[own][rest] + first,
-            task=task,
-            seed=seed,
-            classes=len(prototypes),
-            shared=shared,
-        )
-        view = readout_view(z[part], there, network, state)
-        parts.append(Checked.of(method.readout, view, targets[own][part], first))
-    checked = _gathered(Checked.joined(parts), [part for _, part in splits], targets, shared) if parts else None
-    rows = measured(checked, calibration, len(classes), honest)
-    answered = (len(checked.targets), checked.accuracy(first)) if checked is not None and honest else None
-    return calibration.joined(rows).settled(), answered
-
-
-def _among(images: torch.Tensor, own: slice) -> torch.Tensor:
-    """Return which of a rank's own images are among these of the task."""
-    found: torch.Tensor = images[(images >= own.start) & (images < own.stop)] - own.start
-    return found
-
-
-def _gathered(checked: Checked, parts: list[torch.Tensor], targets: torch.Tensor, shared: World) -> Checked:
-    """Return the held-out images of all ranks, in the order in which one process has them."""
-    if shared.alone:
-        return checked
-    own, everywhere = shared.own(len(targets)), torch.cat(parts)
-    at = torch.cat([_among(part, own) for part in parts])
-
-    def gathered(value: torch.Tensor) -> torch.Tensor:
-        rows = value.new_zeros(own.stop - own.start, *value.shape[1:])
-        rows[at] = value
-        return shared.gather(rows, len(targets), "passes")[everywhere]
-
-    scores, distances, relative = map(gathered, (checked.scores, checked.distances, checked.relative))
-    return Checked(scores, distances, relative, targets[everywhere])
+    first = int((prototypes.tasks < task).sum())
+    fewer = _prototypes(method, task, prototypes.labels[first:], z, targets - first, shared)
+    statistics = {
+        name: value if name == "shared" else torch.cat([value[:first], fewer.statistics[name]])
+        for name, value in prototypes.statistics.items()
+    }
+    there = replace(prototypes, means=torch.cat([prototypes.means[:first], fewer.means]), statistics=statistics)
+    count = len(prototypes)
+    return there, read_out(method, readout_state, z, targets, task=task, seed=seed, classes=count, shared=shared)
 
 
 def _counted(examples: Examples) -> tuple[tuple[Label, int], ...]:

@@ -18,21 +18,24 @@ import torch
 from torch import nn
 
 from ..common import seeding
+from ..common.finite import check_finite, name_of
 from ..common.labels import Label, sorted_labels
 from ..common.progress import OnProgress, Progress
 from ..data.batches import class_balanced_batches, shuffled_batches
 from ..data.examples import Examples
-from ..data.views import Augmentation
+from ..data.views import Augmentation, share_of
 from ..distributed.batches import Layers, Share, average_gradients, check_agreement
 from ..distributed.world import ALONE, World
 from ..errors import CollapseWarning, DivergedError, NothingToTrainWarning
 from ..methods import Method
 from ..networks.embedder import Embedder, embed, laid_out
 from ..penalties import Penalty, Tensors
-from .checkpoint import Checkpoint, Snapshot, restore, snapshot
-from .config import Training, one_cycle
+from .checkpoint import Checkpoint, Snapshot, detached, restore, snapshot, trained_weights
+from .config import Training
 from .context import TaskContext
+from .optimizer import clip_gradients, make_optimizer, rate_at
 from .step import KnownAnswers, Step
+from .teacher import adapted
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def train_network(
     With a `checkpoint` the last finished epoch is saved, and an interrupted training goes on from there to the same
     result, bit for bit: every epoch draws its randomness from (seed, t, epoch).
     """
+    training = training.of_task(method.schedule.is_first(task))
     added = sorted_labels(new.labels)
     classes = previous.classes + added
     examples = new if previous.exemplars is None else Examples.concatenate([previous.exemplars, new])
@@ -101,6 +105,8 @@ def train_network(
     note = "" if method.schedule.trains(task) else f"the schedule trains {method.schedule.train!r} tasks"
     if not note:
         note = method.objective.missing_signal(targets)
+        if not any(weight.requires_grad for weight in previous.network.parameters()):
+            note = "the network has no weights that can be trained; it stays as it is"
         if note:
             warnings.warn(f"task {task}: {note}.", NothingToTrainWarning, stacklevel=3)
     network = previous.network
@@ -110,9 +116,12 @@ def train_network(
             method.objective.start_task(network, context, len(added))
     before = Trained(network.eval(), classes, previous.penalty_state, previous.exemplars, (), note)
     if note or training.epochs == 0:
+        if network is not previous.network:
+            method.objective.merge(network)
         return before
     run = _Run(network, previous.network, method, training, augment, seed, task, world)
     run.start(context, previous.penalty_state)
+    run.adapt_old_network(examples.images)
     epoch = 1 if checkpoint is None else run.resume(checkpoint.load())
     for e in range(epoch, training.epochs + 1):
         run.epoch(e, examples.images, targets)
@@ -121,9 +130,9 @@ def train_network(
         if on_progress is not None:
             on_progress(Progress(task, e, training.epochs, run.history[-1]["loss"], run.history[-1]["penalty"]))
     run.merge()
-    _check_finite_weights(network, task, run.rate)
+    _check_finite_weights(network, task, training.learning_rate)
     _warn_if_collapsed(network, examples.images, task)
-    return replace(before, network=network.eval(), history=tuple(run.history), running=run.states)
+    return replace(before, network=network.eval(), history=tuple(run.history), running=tuple(map(detached, run.states)))
 
 
 def consolidate(
@@ -143,12 +152,16 @@ def consolidate(
         previous, new, task, method, seed, world: what it was given.
     """
     targets = new.targets_of(trained.classes)
-    context = TaskContext(trained.network, method.objective, new.images, targets, task, seed, world)
+    # Importances are measured with weights exchanged for a while: never those that the classifier answers with.
+    network = copy.deepcopy(trained.network) if trained.network is previous.network else trained.network
+    context = TaskContext(network, method.objective, new.images, targets, task, seed, world)
     states = previous.penalty_state
     if method.schedule.trains(task):  # a network that is never trained again needs nothing that holds it
         nothing: tuple[Tensors, ...] = ({},) * len(method.penalties)
         measured = zip(method.penalties, states or nothing, trained.running or nothing, strict=True)
         states = tuple(penalty.end_task(context, old, state) for penalty, old, state in measured)
+        for penalty, state in zip(method.penalties, states, strict=True):
+            check_finite(penalty, "what it keeps for", state)
     exemplars = None if method.exemplars is None else method.exemplars.keep(previous.exemplars, new, context.embed)
     return replace(trained, penalty_state=states, exemplars=exemplars, running=())
 
@@ -172,12 +185,10 @@ class _Run:
     ) -> None:
         self.network = network
         self.world = world
-        # A task that starts from the initial network is a first task: nothing is old, nothing is held.
-        self.first = task <= 1 or method.schedule.start == "initial"
+        self.first = method.schedule.is_first(task)
         self.network_old = None if self.first else network_old
         self.method, self.training, self.augment = method, training, augment
         self.seed, self.task = seed, task
-        self.rate = training.rate(self.first)
         self.history: list[dict[str, float]] = []
         self.states: tuple[Tensors, ...] = ()
         self._answers: KnownAnswers | None = None
@@ -187,23 +198,28 @@ class _Run:
     def start(self, context: TaskContext, penalty_states: tuple[Tensors, ...]) -> None:
         """Let penalties prepare (they may reparametrize the network), then make the optimizer."""
         penalties = self.method.penalties
-        self.states = tuple(
-            dict(penalty.start_task(context, old, self.network)) if self._acts(penalty) else {}
-            for penalty, old in zip(penalties, penalty_states or ({},) * len(penalties), strict=True)
-        )
+        with seeding.global_seed(self.seed, "penalties", self.task):
+            self.states = tuple(
+                dict(penalty.start_task(context, old, self.network)) if self._acts(penalty) else {}
+                for penalty, old in zip(penalties, penalty_states or ({},) * len(penalties), strict=True)
+            )
         # Where each head is trained alone, the loss does not reach the old ones. A penalty's gradient of nearly zero
         # must not expose them to weight decay: Adam would make full steps of it, and wear them out.
         resting = [] if self.method.objective.spans_tasks else list(self.network.heads[:-1].parameters())
         left = {id(weight) for weight in resting}
-        groups: list[dict[str, Any]] = [{"params": [w for w in self.network.parameters() if id(w) not in left]}]
+        self.weights = trained_weights(self.network, self.states)
+        groups: list[dict[str, Any]] = [{"params": [weight for weight in self.weights if id(weight) not in left]}]
         if resting:
             groups.append({"params": resting, "weight_decay": 0.0})
-        decay = self.training.weight_decay
-        self.optimizer: torch.optim.Optimizer
-        if self.training.optimizer == "adam":
-            self.optimizer = torch.optim.Adam(groups, lr=self.rate, weight_decay=decay)
-        else:
-            self.optimizer = torch.optim.SGD(groups, lr=self.rate, momentum=0.9, nesterov=True, weight_decay=decay)
+        self.optimizer = make_optimizer(groups, self.training)
+
+    def adapt_old_network(self, images: torch.Tensor) -> None:
+        """Give the network that penalties ask the statistics of this task's views, where the schedule says so."""
+        if self.network_old is None or self.method.schedule.batch_norm != "adapted":
+            return
+        draws = seeding.generator(self.seed, "statistics", self.task)
+        batches = shuffled_batches(len(images), self.training.batch_size, draws)
+        self.network_old = adapted(self.network_old, (_views(images, b, self.augment, None, draws) for b in batches))
 
     def _acts(self, penalty: Penalty) -> bool:
         # A gamma of zero holds nothing: such a penalty is left out, and costs nothing.
@@ -220,10 +236,9 @@ class _Run:
         # The seed is for dropout and the like.
         with layers.of(self.network), seeding.global_seed(self.seed, "layers", self.task, number):
             for at, step in enumerate(self._steps(number, batches, images, targets)):
-                if self.training.rate_schedule == "one-cycle":
-                    done = (number - 1 + at / len(batches)) / self.training.epochs
-                    for group in self.optimizer.param_groups:
-                        group["lr"] = self.rate * one_cycle(done)
+                rate = rate_at(self.training, (number - 1 + at / len(batches)) / self.training.epochs)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
                 layers.share = step.share
                 waiting.append(self.step(step))
                 if len(waiting) < self.patience and at < len(batches) - 1:
@@ -232,7 +247,7 @@ class _Run:
                     losses.append(loss)
                     penalties.append(sum(held, 0.0))
                     if not math.isfinite(loss + penalties[-1]):
-                        raise _diverged(self.task, number, len(losses), loss, penalties[-1], self.rate)
+                        raise self._diverged(number, len(losses), loss, held, step)
                 waiting = []
         self.history.append({"loss": sum(losses) / len(losses), "penalty": sum(penalties) / len(penalties)})
         check_agreement(self.world, self.network)
@@ -246,14 +261,18 @@ class _Run:
         device = next(self.network.parameters()).device
         known = self._known(images, targets)
         for batch in batches:
-            share = self._share(len(batch))
+            share, objective = self._share(len(batch)), self.method.objective
             own_targets = targets[batch].to(device)
+            drawn = objective.draw(own_targets, mining)
+            own_views = _views(images, batch, self.augment, share, views)
+            own = slice(None) if share is None else share.own
+            own_views, own_targets = objective.shown(self.network, own_views, own_targets, drawn, own)
             yield Step(
                 self.network,
-                laid_out(_views(images, batch, self.augment, share, views), device),
+                laid_out(own_views, device),
                 own_targets,
-                objective=self.method.objective,
-                drawn=self.method.objective.draw(own_targets, mining),
+                objective=objective,
+                drawn=drawn,
                 network_old=self.network_old,
                 autocast=self.training.autocast,
                 share=share,
@@ -291,17 +310,34 @@ class _Run:
         if total.requires_grad and (self.patience > 1 or all(math.isfinite(value) for value in values)):
             self.optimizer.zero_grad(set_to_none=True)
             total.backward()
-            average_gradients(self.world, self.network)
+            average_gradients(self.world, self.weights)
+            clip_gradients(self.weights, self.training.clip)
             self.optimizer.step()
             for p, state in active:
                 p.after_step(step, state)
         return values
 
+    def _diverged(self, epoch: int, number: int, loss: float, held: list[float], step: Step) -> DivergedError:
+        """Return the error for a loss or penalty that is not finite; it names the part that it came from."""
+        acting = [penalty for penalty in self.method.penalties if self._acts(penalty)]
+        wrong = [name_of(p) for p, value in zip(acting, held, strict=False) if not math.isfinite(value)]
+        if not math.isfinite(loss):
+            wrong.insert(0, name_of(self.method.objective))
+        if not bool(torch.isfinite(step.z).all()):
+            wrong.insert(0, name_of(self.network.backbone))  # the others saw what the network gave them
+        advice = "a smaller gamma or a" if sum(held, 0.0) != 0 else "a"
+        return DivergedError(
+            f"training diverged in task {self.task}, epoch {epoch}, step {number}: loss {loss:g}, penalty "
+            f"{sum(held, 0.0):g} (of {', '.join(wrong)}). The model is what it was before this task. Try {advice} "
+            f"smaller learning rate (now {self.training.learning_rate:g}), and check X for extreme values."
+        )
+
     def merge(self) -> None:
-        """Undo what penalties did to the network."""
+        """Undo what the objective and penalties did to the network."""
         for penalty, state in zip(self.method.penalties, self.states, strict=True):
             if self._acts(penalty):
                 penalty.merge(self.network, state)
+        self.method.objective.merge(self.network)
 
     def snapshot(self) -> Snapshot:
         """Return everything that the next epoch depends on."""
@@ -312,7 +348,7 @@ class _Run:
         if saved is not None:
             data, tensors = saved
             self.history = list(data["history"])
-            self.states = restore(tensors, self.network, self.optimizer, len(self.states))
+            self.states = restore(tensors, self.network, self.optimizer, self.states)
         return len(self.history) + 1
 
 
@@ -346,7 +382,7 @@ def _views(
         return augment(images[batch], generator)[own]
     height, width = images.shape[2:]
     drawn = augment.draw(len(batch), height, width, generator)
-    return augment.apply(images[batch[own]], tuple(part[own] for part in drawn))
+    return augment.apply(images[batch[own]], share_of(drawn, own))
 
 
 def _train_mode(network: Embedder, *, frozen_statistics: bool) -> None:
@@ -364,15 +400,6 @@ def _numbers(steps: list[list[torch.Tensor]]) -> list[list[float]]:
     device = steps[0][0].device
     flat = iter(torch.stack([value.to(device) for values in steps for value in values]).tolist())
     return [[next(flat) for _ in values] for values in steps]
-
-
-def _diverged(task: int, epoch: int, step: int, loss: float, penalty: float, rate: float) -> DivergedError:
-    what = f"loss {loss:g}, penalty {penalty:g}"
-    advice = "a smaller gamma or a" if penalty != 0 else "a"
-    return DivergedError(
-        f"training diverged in task {task}, epoch {epoch}, step {step}: {what}. The model is what it was before this "
-        f"task. Try {advice} smaller learning rate (now {rate:g}), and check X for extreme values."
-    )
 
 
 def _check_finite_weights(network: Embedder, task: int, rate: float) -> None:

@@ -138,3 +138,11 @@ def test_a_pickle_that_is_cut_off_is_damaged(tmp_path, keep):
 def test_no_file_is_said(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         read_pickle(tmp_path / "none")
+
+
+@pytest.mark.parametrize("end", [b"Ns", b"", b"(Nu"], ids=["one item", "cut off", "items without a key"])
+def test_a_dictionary_whose_key_is_a_deep_tuple_is_refused_before_it_is_hashed(tmp_path, end):
+    file = tmp_path / "train"
+    file.write_bytes(b"\x80\x02})" + b"\x85" * 1_000_000 + end + b".")  # {(((...)))): None}
+    with pytest.raises(InputError, match=r"train (is refused|is damaged|holds a)"):
+        read_pickle(file)

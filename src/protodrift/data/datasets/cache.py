@@ -29,7 +29,7 @@ from ...common.files import sync_directory
 from ...common.labels import Label
 from ...errors import InputError
 
-FORMAT = 1
+FORMAT = 2  # of the entries, and of how images are decoded
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ them is numpy's own reader, which believes what a file says of its arrays.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,6 +57,29 @@ class _Reader(pickle._Unpickler):  # the one in Python: gaps in a memo cannot ta
             return _ALLOWED[module, name]
         except KeyError:
             raise _Refused(f"{module}.{name}") from None
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
+    metastack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+
+    def load_setitems(self) -> None:
+        """Refuse keys that are no names before they are hashed: the hash of a deep tuple ends the process."""
+        items = self.pop_mark()
+        for key in items[::2]:
+            if not isinstance(key, (bytes, str)):
+                raise _Refused(f"a dictionary with a key of type {type(key).__name__}")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+    def load_setitem(self) -> None:
+        """Do the same for one item."""
+        self.metastack.append(self.stack[:-2])
+        self.stack = self.stack[-2:]
+        self.load_setitems()
+
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    del dispatch[pickle.DICT[0]]  # the older way to make one, which the published files do not use
 
 
 def read_pickle(path: Path) -> dict[str, Any]:

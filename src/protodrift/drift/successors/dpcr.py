@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import torch
 
-from ...common.config import number, one_of
+from ...common.config import number, one_of, optional
 from ...common.covariance import Covariance
 from ...common.geometry import Spectrum
-from ..base import Drift, FittedDrift
+from ..base import Drift, FittedDrift, pushed
 from .linear import FittedAffine, Ridge
 
 
@@ -53,15 +53,17 @@ class DualProjection(Drift):
 
     Args:
         ridge: of A, as for `Ridge`.
-        threshold: relative; the smaller, the more of each class's directions stay.
+        threshold: relative; the smaller, the more of each class's directions stay. The paper keeps as many as a class
+            has images, all that these span: 1e-10. None: every direction, as the released code has it (it keeps
+            singular values above 0, and in float32 all are): then P_c = A.
         order: "after": the class's projection follows A, as written above; "before": P_c = U_c U_c' A, which leaves
             what the class really spans untouched.
     """
 
     ridge: float = 1e-2
-    threshold: float = 1e-3
+    threshold: float | None = 1e-3
     order: str = "after"
-    rules: ClassVar = {"ridge": number(0), "threshold": number(0, 1), "order": one_of("after", "before")}
+    rules: ClassVar = {"ridge": number(0), "threshold": optional(number(0, 1)), "order": one_of("after", "before")}
 
     @property
     def keeps(self) -> Covariance | None:
@@ -88,12 +90,15 @@ class FittedDualProjection(FittedDrift):
 
     def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return p P_c, and P_c' Phi_c P_c about it."""
-        p, weight = prototypes.double(), self.shared.weight
+        p, weight, threshold = prototypes.double(), self.shared.weight, self.config.threshold
+        if threshold is None:
+            moved = torch.stack([pushed(sigma, weight, None) for sigma in covariances]) if len(p) else covariances
+            return (p @ weight).to(prototypes.dtype), moved
         basis = Spectrum.of(covariances.sum(dim=0, dtype=torch.float64) + p.T @ p).vectors
         means, moved = p.clone(), covariances.clone()
         for row, sigma in enumerate(covariances):
             phi = sigma.double() + torch.outer(p[row], p[row])
-            own = own_directions(phi, self.config.threshold, basis)
-            means[row], pushed = project(p[row], phi, weight, own, self.config.order)
-            moved[row] = (pushed - torch.outer(means[row], means[row])).to(moved.dtype)
+            own = own_directions(phi, threshold, basis)
+            means[row], projected = project(p[row], phi, weight, own, self.config.order)
+            moved[row] = (projected - torch.outer(means[row], means[row])).to(moved.dtype)
         return means.to(prototypes.dtype), moved

@@ -16,9 +16,8 @@ import torch
 
 from ...common.config import flag, number, one_of, optional, whole
 from ...common.geometry import squared_distances, subspace
-from ..base import Drift, FittedDrift, check_pairs, check_prototypes
+from ..base import Drift, FittedDrift, check_pairs, check_prototypes, residual_covariance
 from .folds import as_groups
-from .linear import push
 
 _TRANSLATION = 10.0  # prior variance of a common translation: as good as free, N images see it
 _LINEAR = (0.0, 0.1, 1.0, 10.0, 100.0)
@@ -74,8 +73,20 @@ class Kernel:
         stretched = spread.vectors / (self.length**2 + spread.values).sqrt()
         near = (squared_distances(a @ stretched, b @ stretched) / -2).exp_()
         if beyond is not None:
-            near *= (beyond / (-2 * self.length**2)).exp()[:, None]
+            near = near * (beyond / (-2 * self.length**2)).exp()[:, None]
         return _TRANSLATION + self.linear * (a @ b.T) + self.local * spread.damping(self.length) * near
+
+    def cloud_gradient(
+        self, a: torch.Tensor, b: torch.Tensor, spread: Spread, beyond: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the gradient of `cloud` with respect to one a, (D,), (N, D) -> (N, D)."""
+        stretched = spread.vectors / (self.length**2 + spread.values).sqrt()
+        apart = (a - b) @ stretched
+        near = (apart.square().sum(dim=1) / -2).exp_()
+        if beyond is not None:
+            near *= (beyond / (-2 * self.length**2)).exp()
+        local = self.local * spread.damping(self.length) * near
+        return self.linear * b - local[:, None] * (apart @ stretched.T)
 
     def cloud_variance(self, a: torch.Tensor, spread: Spread, beyond: torch.Tensor | None = None) -> torch.Tensor:
         """Return the mean of k(x, x') over x, x' ~ N(a, W), (K, D) -> (K,): the prior variance of a cloud's drift."""
@@ -277,11 +288,22 @@ class FittedGP(FittedDrift):
         moved = prototypes.double() + k @ self.weights
         return moved.to(prototypes.dtype), {name: value.to(prototypes.dtype) for name, value in values.items()}
 
-    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return means and A' Sigma A, A = I + a M'(K + I)^-1 (Z - M) the linear part: the local part translates."""
-        slope = self.kernel.linear / self.scale * (self.basis @ (self.x.T @ self.weights))
-        identity = torch.eye(len(slope), dtype=torch.float64)
-        return self.explain(prototypes)[0], push(covariances, identity + slope)
+    def maps(self, prototypes: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield A_p = I + the gradient of the cloud's mean drift at p, which is the mean gradient over the cloud.
+
+        By Stein's lemma Cov(x, x + delta(x)) = W A_p for x ~ N(p, W): A_p is the best linear map of that cloud.
+        """
+        identity = torch.eye(len(self.center), dtype=torch.float64)
+        for p in (prototypes.double() - self.center) / self.scale:
+            beyond = None
+            if self.basis.shape[1] < self.basis.shape[0]:
+                beyond = (p.square().sum() - (p @ self.basis).square().sum()).clamp(min=0)[None]
+            slope = self.kernel.cloud_gradient(p @ self.basis, self.x, self.spread, beyond)
+            yield identity + self.basis @ (slope.T @ self.weights) / self.scale
+
+    def noise(self) -> torch.Tensor:
+        """Return R: how far each image moves from where all others say; r_i = [(K + I)^-1 y]_i / [(K + I)^-1]_ii."""
+        return residual_covariance(self.weights / self.inverse.diagonal()[:, None], 0)
 
 
 def evenly(groups: torch.Tensor, count: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ import torch
 
 from ...common.config import flag, number, one_of
 from ...common.geometry import Spectrum
-from ..base import Drift, FittedDrift, check_pairs, check_prototypes
+from ..base import Drift, FittedDrift, check_pairs, check_prototypes, residual_covariance
 
 
 def ridge_map(
@@ -67,6 +68,8 @@ class FittedAffine(FittedDrift):
         target: (D_new,) where the center goes.
         inverse: (D_old, D_old) of which h = (x - center)' inverse (x - center) + floor is the leverage of x.
         floor: 1/N if the target is a mean of N images, else 0.
+        rest: (D_new, D_new) R, the covariance of what it leaves of single images; None: what it leaves is not
+            independent of where an image is, as it is for least squares, so it cannot be added.
     """
 
     weight: torch.Tensor
@@ -74,6 +77,20 @@ class FittedAffine(FittedDrift):
     target: torch.Tensor
     inverse: torch.Tensor
     floor: float
+    rest: torch.Tensor | None = None
+
+    @staticmethod
+    def of(
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        at: tuple[torch.Tensor, torch.Tensor],
+        inverse: torch.Tensor,
+        floor: float,
+    ) -> FittedAffine:
+        """Return the map by least squares with what it leaves of y, (N, D) as x; `at`: the center and the target."""
+        free = float((x @ inverse * x).sum()) + floor * len(x)  # the trace of the hat matrix
+        return FittedAffine(weight, *at, inverse, floor, residual_covariance(y - x @ weight, free))
 
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the image of each prototype, and the `effective_samples` behind it: 1 / leverage."""
@@ -87,15 +104,13 @@ class FittedAffine(FittedDrift):
         """Return A and target - center A."""
         return self.weight, self.target - self.center @ self.weight
 
-    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return means and A' Sigma A."""
-        return self.explain(prototypes)[0], push(covariances, self.weight)
+    def maps(self, prototypes: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield A, for every prototype the same."""
+        return (self.weight for _ in prototypes)
 
-
-def push(covariances: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return A' Sigma A, (K, D, D), (D, E) -> (K, E, E); class by class, in float64."""
-    moved = [(weight.T @ (sigma.double() @ weight)).to(covariances.dtype) for sigma in covariances]
-    return torch.stack(moved) if moved else covariances.new_zeros(0, weight.shape[1], weight.shape[1])
+    def noise(self) -> torch.Tensor | None:
+        """Return R, of maps by least squares."""
+        return self.rest
 
 
 @dataclass(frozen=True)
@@ -137,7 +152,7 @@ class Ridge(Drift):
         x, y, center, target = _centered(z_old, z_new, self.intercept)
         inverse = Spectrum.of(x.T @ x).inverse(self.ridge)
         weight = ridge_map(x, y, inverse=inverse)
-        return FittedAffine(weight, center, target, inverse, self.intercept / len(x))
+        return FittedAffine.of(x, y, weight, (center, target), inverse, self.intercept / len(x))
 
 
 @dataclass(frozen=True)
@@ -174,7 +189,7 @@ class RidgeToIdentity(Drift):
         if self.shrink == "blend":
             identity = torch.eye(x.shape[1], dtype=x.dtype)
             weight = torch.lerp(weight, identity, math.exp(-len(x) / (self.alpha * x.shape[1])))
-        return FittedAffine(weight, center, target, inverse, self.intercept / len(x))
+        return FittedAffine.of(x, y, weight, (center, target), inverse, self.intercept / len(x))
 
 
 @dataclass(frozen=True)

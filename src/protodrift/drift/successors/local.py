@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,8 +10,7 @@ import torch
 
 from ...common.config import number, optional, whole
 from ...common.geometry import squared_distances, subspace
-from ..base import Drift, FittedDrift, check_pairs, check_prototypes
-from .linear import push
+from ..base import Drift, FittedDrift, check_pairs, check_prototypes, residual_covariance
 from .relative import relative_bandwidth
 
 
@@ -80,19 +79,23 @@ class FittedLocalLinear(FittedDrift):
         moved = prototypes.double() + drift
         return moved.to(prototypes.dtype), {"effective_samples": effective.to(prototypes.dtype)}
 
-    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return means and A' Sigma A with each prototype's own A = I + B."""
+    def maps(self, prototypes: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield each prototype's own A = I + B."""
         around, identity = self._around(prototypes), torch.eye(len(self.mean), dtype=torch.float64)
-        pushed = [
-            push(sigma[None], identity + self.basis @ around.slope(row, self.delta))
-            for row, sigma in enumerate(covariances)
-        ]
-        return self.explain(prototypes)[0], torch.cat(pushed) if pushed else covariances
+        return (identity + self.basis @ around.slope(row, self.delta) for row in range(len(prototypes)))
 
-    def _around(self, prototypes: torch.Tensor) -> Around:
+    def noise(self) -> torch.Tensor:
+        """Return R: how far single images move from where all others say, over some of them, spread evenly."""
+        some = torch.linspace(0, len(self.z_old) - 1, min(_ASKED, len(self.z_old)), dtype=torch.float64).round().long()
+        if len(self.z_old) < 2:
+            return torch.zeros(len(self.mean), len(self.mean), dtype=torch.float64)
+        predicted, _ = self._around(self.z_old[some], without=some).drift(self.delta)
+        return residual_covariance(self.delta[some] - predicted, 0)
+
+    def _around(self, prototypes: torch.Tensor, without: torch.Tensor | None = None) -> Around:
         check_prototypes(prototypes, len(self.mean))
         sigma = relative_bandwidth(prototypes, self.z_old, self.config.fraction, self.config.neighbors)
-        return Around.of(prototypes, self.z_old, sigma, self.config.ridge, self.mean, self.basis)
+        return Around.of(prototypes, self.z_old, sigma, self.config.ridge, self.mean, self.basis, without)
 
 
 @dataclass(frozen=True)
@@ -121,9 +124,17 @@ class Around:
         ridge: float,
         mean: torch.Tensor,
         basis: torch.Tensor,
+        without: torch.Tensor | None = None,
     ) -> Around:
-        """Weigh the images for each prototype; mean (D,) and basis (D, r) are those of `subspace`."""
+        """Weigh the images for each prototype.
+
+        Args:
+            mean, basis: (D,) and (D, r), those of `subspace`.
+            without: (K,) for each prototype an image that does not count.
+        """
         log_w = -squared_distances(prototypes.double(), z_old.double()) / (2 * sigma.square()[:, None])
+        if without is not None:
+            log_w[torch.arange(len(without)), without] = -torch.inf
         weights = (log_w - log_w.amax(dim=1, keepdim=True)).exp()
         weights = weights / weights.sum(dim=1, keepdim=True)
         points = (z_old.double() - mean) @ basis
@@ -165,6 +176,7 @@ class Around:
         return products + self.penalty[:, None] * x
 
 
+_ASKED = 500  # images whose own movement is compared with that which all others predict
 _LEAST = 1e-12  # of the mean square, which is known to 1e-16 of itself
 
 

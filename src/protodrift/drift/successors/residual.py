@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -65,6 +66,10 @@ class FittedAffineKernel(FittedDrift):
         sums = kernel_sums(prototypes, self.z_old, self.residual, sigma)
         return self.affine.transport(prototypes) + sums.drift, {"effective_samples": sums.effective_samples}
 
-    def gaussians(self, prototypes: torch.Tensor, covariances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return means and A' Sigma A of the affine part: the kernel only translates."""
-        return self.explain(prototypes)[0], self.affine.gaussians(prototypes, covariances)[1]
+    def maps(self, prototypes: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield A of the affine part: the kernel only translates."""
+        return self.affine.maps(prototypes)
+
+    def noise(self) -> torch.Tensor | None:
+        """Return R of the affine part."""
+        return self.affine.noise()

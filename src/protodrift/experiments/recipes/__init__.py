@@ -28,7 +28,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
     "cifar100-ten": cifar100.ten_tasks,
     "cifar100-joint": cifar100.joint,
 }
-"""Every recipe by name. Those of the paper's experiments take a budget: "paper" or "cpu"; three also "drift"."""
+"""Every recipe by name. Those of the paper's experiments take a budget: "paper", "cpu", some "drift" or "frontier"."""
 
 
 def get_recipe(name: str, budget: str | None = None) -> Recipe:

@@ -13,6 +13,7 @@ from ...penalties import EWC, MAS, LwF
 from ...training.config import Training, Warmup
 from ..recipe import Recipe
 from ..setup import Network
+from . import frontier
 from .rows import (
     CPU_PENALTIES,
     EXEMPLARS,
@@ -59,9 +60,11 @@ DRIFT_TRAINING = replace(CPU_TRAINING, epochs=6, learning_rate=1e-4, later_learn
 
 def eleven_tasks(budget: str = "cpu") -> Recipe:
     """Return Table 5 and Fig. 7: fifty classes, then ten tasks of five."""
-    check_budget(budget, drift=True)
+    check_budget(budget, "drift", "frontier")
     if budget == "drift":
         return _small(eleven_tasks("cpu"))
+    if budget == "frontier":
+        return frontier.cifar100(eleven_tasks("cpu"))
     paper = budget == "paper"
     rows = _rows(PAPER_PENALTIES if paper else CPU_PENALTIES)
     return Recipe(
@@ -92,6 +95,8 @@ def _as_long_as_the_paper(training: Training) -> Training:
 
 def ten_tasks(budget: str = "cpu") -> Recipe:
     """Return the field's later protocol: ten tasks of ten classes, a cold start, where drift matters most."""
+    if budget == "frontier":
+        return frontier.cifar100(ten_tasks("cpu"))
     recipe = replace(
         eleven_tasks(budget),
         name="cifar100-ten",

@@ -37,22 +37,25 @@ BUDGETS = {
     "paper": "the paper's epochs",
     "cpu": "for two cores",
     "drift": "ten minutes per training, to compare drift estimators",
+    "frontier": "the best that is known for two cores, and what it must be compared with",
 }
 
 
-def check_budget(budget: str, *, drift: bool = False) -> None:
-    """Refuse a budget that there is not; only some recipes have `drift`."""
-    known = [name for name in BUDGETS if drift or name != "drift"]
+def check_budget(budget: str, *others: str) -> None:
+    """Refuse a budget that there is not: "paper" and "cpu" are there, and the others that a recipe has."""
+    known = [name for name in BUDGETS if name in ("paper", "cpu", *others)]
     if budget not in known:
         choices = ", ".join(f"{name!r} ({BUDGETS[name]})" for name in known)
         raise InputError(f"unknown budget {budget!r}: choose from {choices}.")
 
 
 def frozen_rows(objective: Objective, batch_norm: BatchNorm = "frozen") -> Rows:
-    """Return E-Pre and E-Fix: the network as it is before the first task, and after it."""
+    """Return E-Pre, SLDA and E-Fix: the network as it is before the first task, by two read-outs, and after it."""
     base = Method(objective)
+    before = replace(base, schedule=Schedule(train="none", batch_norm=batch_norm))
     return {
-        "E-Pre": replace(base, schedule=Schedule(train="none", batch_norm=batch_norm)),
+        "E-Pre": before,
+        "SLDA": replace(before, readout=METHODS["SLDA"].readout),
         "E-Fix": replace(base, schedule=Schedule(train="first", batch_norm=batch_norm)),
     }
 

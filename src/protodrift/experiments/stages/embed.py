@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...common.finite import check_finite
 from ...common.labels import sorted_labels
 from ...distributed.passes import embedded_on_first, joined
 from ...networks.embedder import Embedder
@@ -53,12 +54,14 @@ class Embed(Stage[Embeddings]):
         return (self._network(self.task), *((self._network(self.task - 1),) if self.moved else ()), *kept, *past)
 
     def identity(self) -> Mapping[str, Any]:
-        """The images, the space of means, and on how many images old means are measured."""
+        """The images, the features and the space of means, and on how many images old means are measured."""
         return {
             "task": self.task,
             "data": self.setup.fingerprints[: self.task],
             "space": self.method.readout.space_name,
             "mean_images": self.setup.mean_images,
+            # A network that classifies has no other features.
+            **({"pooled": True} if self.method.reads_pooled and not self.method.objective.classifies else {}),
         }
 
     def compute(self, given: Given) -> Embeddings:
@@ -66,7 +69,10 @@ class Embed(Stage[Embeddings]):
         setup, method, task, world = self.setup, self.method, self.task, self.setup.world
 
         def z(network: Embedder, *parts: torch.Tensor) -> torch.Tensor:
-            return embedded_on_first(world, network, parts, given.scratch)
+            network = network.pooled() if method.reads_pooled else network
+            whole = embedded_on_first(world, network, parts, given.scratch)
+            check_finite(network.backbone, "the embeddings of a task's images", whole)
+            return whole
 
         network, new = given.of(self._network(task)).network, setup.data(task)
         # Where the network did not change, neither did the embeddings of old classes.

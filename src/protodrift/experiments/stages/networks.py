@@ -74,8 +74,13 @@ class Warm(_NetworkStage):
 
     def identity(self) -> Mapping[str, Any]:
         """Initial weights, and the warm-up."""
-        initial = self.setup.initial(self.method)
-        return {**initial, "warmup": described(self.setup.warmup), "augment": described(self.setup.views)}
+        assert self.setup.warmup is not None
+        return {
+            **self.setup.initial(self.method),
+            "objective": described(self.method.objective),
+            "training": described(self.setup.warmup.training.of_task(first=True)),
+            "augment": described(self.setup.views),
+        }
 
     def compute(self, given: Given) -> Trained:
         """Train on the first task."""
@@ -89,8 +94,8 @@ class Root(_NetworkStage):
     kind, version = "root", 2
 
     def parents(self) -> tuple[Stage[Any], ...]:
-        """The warm-up, if there is one."""
-        warmup = self.setup.warmup
+        """The warm-up, if there is one; a backbone of the method's own has none."""
+        warmup = None if self.method.backbone else self.setup.warmup
         return () if warmup is None else (Warm.of(self.setup, warmup.method),)
 
     def identity(self) -> Mapping[str, Any]:
@@ -143,7 +148,7 @@ class Train(_NetworkStage):
 
 def _untrained(setup: Setup, method: Method) -> Trained:
     network = setup.fresh_network(method, 0)
-    network.standardize.fit(setup.data(1).images)
+    network.begin(setup.data(1).images, setup.seed)
     return Trained(network.to(setup.device).eval())
 
 

@@ -15,8 +15,8 @@ from ...common.tensorfiles import Tensors
 from ...drift import FittedDrift
 from ...networks.embedder import Embedder, embed
 from ...prototypes.store import Prototypes
-from ...prototypes.update import update_prototypes
 from ...readouts import View
+from ...training.moving import move_prototypes, move_readout
 from ...training.recognition import readout_view
 from ...training.task import compute_prototypes, fit_drift, read_out
 from ...training.trainer import Trained
@@ -24,6 +24,7 @@ from ..identity import described
 from .base import Given, Packed, Stage
 from .embed import Embed, Embeddings
 from .networks import network_after, stages_after, trained_after
+from .truth import true_moments
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,17 @@ class ReadoutResult:
 class ReadOut(Stage[ReadoutResult]):
     """Prototypes, predictions and accuracies after task t, for one drift estimator and read-out."""
 
-    kind, version = "readout", 7
+    kind, version = "readout", 8
 
     @property
     def _embed(self) -> Embed:
         return Embed.of(self.setup, self.method, self.task)
+
+    @property
+    def _beside(self) -> tuple[Embed, ...]:
+        """The embeddings of the method whose features stand beside this one's, if there is one."""
+        beside = self.method.beside
+        return () if beside is None else (Embed.of(self.setup, beside, self.task),)
 
     @property
     def _before(self) -> ReadOut | None:
@@ -71,7 +78,7 @@ class ReadOut(Stage[ReadoutResult]):
         first = 0 if self.method.readout.needs_every_network else self.task - self._probes
         networks = (network_after(self.setup, self.method, t) for t in range(first, self.task))
         before = () if self._before is None else (self._before,)
-        found = (self._embed, *stages_after(self.setup, self.method, self.task), *before, *networks)
+        found = (self._embed, *self._beside, *stages_after(self.setup, self.method, self.task), *before, *networks)
         return tuple(dict.fromkeys(found))
 
     def identity(self) -> Mapping[str, Any]:
@@ -81,18 +88,23 @@ class ReadOut(Stage[ReadoutResult]):
     def compute(self, given: Given) -> ReadoutResult:
         """Move old prototypes, add new ones, and classify the test images."""
         setup, method, task = self.setup, self.method, self.task
-        embeddings, new, classes = given.of(self._embed), setup.data(task), setup.classes(task)
+        embeddings = given.of(self._embed)
+        size = embeddings.z_new.shape[1]  # of what can drift
+        for stage in self._beside:
+            embeddings = side_by_side(embeddings, given.of(stage))
+        new, classes = setup.data(task), setup.classes(task)
         trained = trained_after(setup, method, task, given.of)
         before = None if self._before is None else given.of(self._before)
         old = None if before is None else before.prototypes
         exemplars = None if trained.exemplars is None else (trained.exemplars, embeddings.z_kept)
         computed = compute_prototypes(method, task, new, embeddings.z_new, old=old, exemplars=exemplars)
-        fitted = None if old is None else self._fitted(old, computed, embeddings, trained.network, given)
-        prototypes, _ = update_prototypes(old, computed, fitted)
+        fitted = None if old is None else self._fitted(old, computed, embeddings, size, trained.network, given)
+        prototypes, _ = move_prototypes(method, old, computed, fitted)
         z = embeddings.z_new
         if method.readout.needs_every_network:
             z = embed(given.of(network_after(setup, method, 0)).network, new.images)
         state = {} if before is None else before.readout_state
+        state = move_readout(method, state, old, fitted, task, setup.seed)
         targets = new.targets_of(classes)
         state = read_out(method, state, z, targets, task=task, seed=setup.seed, classes=len(classes))
         predicted = method.readout.predict(self._view(embeddings.z_test, prototypes, trained.network, state, given))
@@ -139,12 +151,15 @@ class ReadOut(Stage[ReadoutResult]):
         )
 
     def _fitted(
-        self, old: Prototypes, computed: Prototypes, embeddings: Embeddings, network: Embedder, given: Given
+        self, old: Prototypes, computed: Prototypes, embeddings: Embeddings, size: int, network: Embedder, given: Given
     ) -> FittedDrift | None:
-        """Return the drift estimator that has seen how the task's images moved, or knows the true means."""
+        """Return the drift estimator that has seen how the task's images moved, or knows the true means.
+
+        Only the first `size` dimensions can have moved: the rest are features beside the network's own.
+        """
         method, new = self.method, self.setup.data(self.task)
         if method.drift is not None and method.drift.evaluation_only:
-            return method.drift.knowing(embeddings.true_means[: len(old)])
+            return method.drift.knowing(embeddings.true_means[: len(old)], *self._true_moments(old, network, given))
         if not self._embed.moved:
             return None
         networks = None
@@ -159,7 +174,20 @@ class ReadOut(Stage[ReadoutResult]):
             recomputed=computed.labels,
             networks=networks,
             images=new.images,
+            moving=size,
         )
+
+    def _true_moments(
+        self, old: Prototypes, network: Embedder, given: Given
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return what the oracle knows beside means, if the read-out keeps any of it and the network moved."""
+        assert self._before is not None
+        one = "shared" in old.statistics or "scatter" in given.of(self._before).readout_state
+        each = bool(old.statistics) and "shared" not in old.statistics
+        if not (one or each) or not self._embed.moved or self.method.beside is not None:
+            return None, None
+        network = network.pooled() if self.method.reads_pooled else network
+        return true_moments(self.setup, self.method, self.task, network, each=each)
 
     def _view(
         self, z_test: torch.Tensor, prototypes: Prototypes, network: Embedder, state: Tensors, given: Given
@@ -191,6 +219,17 @@ class ReadOut(Stage[ReadoutResult]):
         if self.method.readout.needs_every_network:  # the initial network and one per task, not one
             parts += self.task * list(trained.network.state_dict().values())
         return sum(part.numel() * part.element_size() for part in parts)
+
+
+def side_by_side(own: Embeddings, fixed: Embeddings) -> Embeddings:
+    """Return the embeddings of two networks, dimensions after dimensions; the second one did not move in the task."""
+    return Embeddings(
+        torch.cat([own.z_old, fixed.z_new], dim=1),
+        torch.cat([own.z_new, fixed.z_new], dim=1),
+        torch.cat([own.z_test, fixed.z_test], dim=1),
+        torch.cat([own.z_kept, fixed.z_kept], dim=1),
+        torch.cat([own.true_means, fixed.true_means], dim=1),
+    )
 
 
 def json_numbers(values: np.ndarray) -> Any:

@@ -2,6 +2,7 @@
 /* The map: a canvas, for a thousand classes with arrows and circles are too many elements. Colors come from style.css. */
 
 const COLORS = 10;
+const BELOW = 44; // pixels below all classes, where the buttons are
 const LABELS = 60; // names drawn at most; the others show when pointed at
 
 class DriftMap {
@@ -16,6 +17,7 @@ class DriftMap {
     this.pinned = false;
     this.view = { scale: 1, x: 0, y: 0 };
     this.drag = null;
+    this.asked = null; // where the last picture is, in the plane
     canvas.addEventListener("pointermove", (event) => this.#pointed(event));
     canvas.addEventListener("pointerdown", (event) => this.#pressed(event));
     canvas.addEventListener("pointerup", (event) => this.#released(event));
@@ -47,6 +49,9 @@ class DriftMap {
     };
     requestAnimationFrame(tick);
   }
+
+  /** Show where a picture is: [x, y] in the plane, or null. */
+  mark(place) { this.asked = place; this.draw(); }
 
   select(row, pinned = false) {
     this.pinned = pinned && row !== null;
@@ -108,14 +113,14 @@ class DriftMap {
   /** Pixels a unit of the embedding; the same along both axes, so that distances can be compared. */
   get unit() {
     const width = this.canvas.clientWidth, height = this.canvas.clientHeight;
-    return Math.min((width - 90) / this.span[0], (height - 60) / this.span[1]) * this.view.scale;
+    return Math.min((width - 90) / this.span[0], (height - 60 - BELOW) / this.span[1]) * this.view.scale;
   }
 
   #pixel(x, y) {
     const unit = this.unit, { scale } = this.view;
     return [
       this.view.x + (this.canvas.clientWidth / 2) * scale + (x - this.center[0]) * unit,
-      this.view.y + (this.canvas.clientHeight / 2) * scale - (y - this.center[1]) * unit,
+      this.view.y + ((this.canvas.clientHeight - BELOW) / 2) * scale - (y - this.center[1]) * unit,
     ];
   }
 
@@ -149,6 +154,22 @@ class DriftMap {
       pen.stroke();
     }
     this.#names(pen, rows, ink, paper, radius);
+    if (this.asked) this.#picture(pen, color("--accent"), paper);
+  }
+
+  /** The last picture: a diamond, at the edge if it is far outside. */
+  #picture(pen, color, paper) {
+    const at = this.#pixel(...this.asked), edge = 12;
+    const x = Math.min(this.canvas.clientWidth - edge, Math.max(edge, at[0]));
+    const y = Math.min(this.canvas.clientHeight - edge, Math.max(edge, at[1]));
+    pen.beginPath();
+    for (const [dx, dy] of [[0, -8], [8, 0], [0, 8], [-8, 0]]) pen.lineTo(x + dx, y + dy);
+    pen.closePath();
+    pen.fillStyle = color;
+    pen.fill();
+    pen.lineWidth = 2;
+    pen.strokeStyle = paper;
+    pen.stroke();
   }
 
   /** The circle of radius u around a moved prototype: how far off it may be. */

@@ -10,6 +10,11 @@ const fixed = (value) => (value === null || value === undefined ? "–" : value.
 const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 const make = (tag, text = "", css = "") => Object.assign(document.createElement(tag), { textContent: text, className: css });
 
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) { // in the link that `serve --teach` prints; not left in the address, which people copy
+  sessionStorage.setItem("protodrift-token", given);
+  history.replaceState(null, "", location.pathname);
+}
 let token = sessionStorage.getItem("protodrift-token") || "";
 let model = null;
 let map = null;
@@ -18,7 +23,7 @@ const drawing = new DriftMap($("map"), describe);
 async function ask(path, options = {}) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const response = await fetch(path, { ...options, headers: { ...headers, ...options.headers } });
-  if (response.status === 401) {
+  if (response.status === 401 && options.method !== "POST") {
     $("token-form").hidden = false;
     $("about").textContent = token ? "That token is not the right one." : "";
     $("token").focus();
@@ -44,22 +49,28 @@ async function load() {
   $("name").textContent = model.name;
   $("about").textContent =
     `${plural(model.classes, "class", "classes")} learned in ${plural(model.tasks.length, "task")}. ` +
-    "No old picture is needed to learn more: when the network moves, the classes it knows are moved after it.";
+    "No old picture is needed to learn more: " +
+    (drifts() ? "when the network moves, the classes it knows are moved after it." : "the network stays as it is, and so do the classes it knows.");
+  document.documentElement.classList.toggle("still", !drifts());
   $("curl").textContent = `curl -F images=@a.jpg -F images=@b.jpg ${location.origin}/predict`;
   fillFacts();
   fillTasks();
   fillLegend();
   $("step").max = map.steps.length - 1;
   $("map-note").textContent =
-    "Every dot is the prototype of a class. Arrows show where drift compensation moved the old ones in a task, and " +
-    "circles how far off they may be after it. " +
+    "Every dot is a class: the mean of its photos as the network sees them. Classes that look alike to it are close. " +
+    (drifts() ? "Arrows show where drift compensation moved the old ones in a task, and circles how far off they may be after it. " : "") +
     `The plane shows ${percent(map.variance_shown)} of the variance, so distances in it are at most the real ones.` +
     (map.steps[0].task > 1 ? ` Of the tasks before task ${map.steps[0].task} only numbers are kept.` : "");
+  if (TEACHES) { knownClasses(map.classes); follow(); }
   drawing.selected = null;
   drawing.show(map);
   describe(null);
   stepped();
 }
+
+/** Whether anything moved in any task: where the network is left as it is, nothing is said about drift. */
+function drifts() { return map.total_moved.some((moved) => moved > 0); }
 
 function fillFacts() {
   const facts = {
@@ -67,7 +78,7 @@ function fillFacts() {
     network: `${model.backbone}, ${(model.parameters / 1e6).toFixed(2)} million weights`,
     embedding: `${model.embedding_dim} numbers`,
     images: `${model.image_size} × ${model.image_size} pixels`,
-    drift: model.drift ?? "none",
+    ...(drifts() ? { drift: model.drift ?? "none" } : {}),
     "read-out": model.readout,
   };
   $("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => {
@@ -90,10 +101,10 @@ function fillTasks() {
       bar.setAttribute("aria-hidden", "true");
       accuracy.append(bar);
     }
-    accuracy.append(task.held_out_accuracy === null ? "not known" : percent(task.held_out_accuracy));
+    accuracy.append(task.held_out_accuracy === null ? "not known" : `${percent(task.held_out_accuracy)} of ${task.held_out_images}`);
     const classes = String(task.classes) + (task.refreshed ? ` (+${task.refreshed} refreshed)` : "");
     row.append(head, make("td", classes), make("td", task.images.toLocaleString("en")), accuracy);
-    row.append(make("td", fixed(task.mean_moved)), make("td", fixed(task.mean_uncertainty)));
+    row.append(make("td", fixed(task.mean_moved), "drift"), make("td", fixed(task.mean_uncertainty), "drift"));
     const step = map.steps.findIndex((one) => one.task === task.task);
     row.dataset.task = task.task;
     if (step >= 0) row.addEventListener("click", () => go(step));
@@ -107,6 +118,7 @@ function fillLegend() {
     entry.append(dot, `task ${task.task}`);
     return entry;
   });
+  if (drawing.asked) entries.push(make("li", "◆ the last picture"));
   $("legend").replaceChildren(...entries);
 }
 
@@ -144,8 +156,8 @@ function describe(row) {
   const facts = [["learned in", `task ${map.learned_in[row]}`], ["from", plural(map.images[row], "image")]];
   if (step.x[row] === null) facts.push(["here", "not learned yet"]);
   else if (map.learned_in[row] === step.task) facts.push(["here", "new in this task"]);
-  else facts.push(["moved", fixed(step.moved[row])], ["may be off by", fixed(step.uncertainty[row])]);
-  facts.push(["moved in all", fixed(map.total_moved[row])]);
+  else if (drifts()) facts.push(["moved", fixed(step.moved[row])], ["may be off by", fixed(step.uncertainty[row])]);
+  if (drifts()) facts.push(["moved in all", fixed(map.total_moved[row])]);
   for (const [name, value] of facts) list.append(make("dt", name), make("dd", value));
   box.replaceChildren(make("h3", String(map.classes[row])), list);
 }
@@ -266,7 +278,7 @@ async function answer(files) {
   const worker = async () => {
     while (next < pictures.length) {
       const i = next++;
-      try { fillAnswer(cards[i], pictures[i].name, await predict(pictures[i])); }
+      try { fillAnswer(cards[i], pictures[i], await predict(pictures[i])); }
       catch (error) { fillWrong(cards[i], pictures[i].name, error.message); }
       done++;
       $("progress").textContent = done < pictures.length ? `${done} of ${pictures.length}` : plural(done, "picture") + " answered";
@@ -275,8 +287,16 @@ async function answer(files) {
   await Promise.all(Array.from({ length: AT_A_TIME }, worker));
 }
 
-function fillAnswer(card, name, found) {
-  const box = make("div"), bars = make("ul", "", "bars");
+/** Why a picture is unknown, in a sentence. */
+function whyUnknown(found) {
+  const nearest = found.top[0].class;
+  return found.novelty === null
+    ? `It is far from everything known; ${nearest} is the nearest.`
+    : `It is ${found.novelty.toFixed(1)} times as far from ${nearest}, the nearest class, as nearly all photos of ${nearest} are.`;
+}
+
+function fillAnswer(card, file, found) {
+  const box = make("div"), bars = make("ul", "", "bars"), name = file.name;
   card.classList.toggle("unknown", found.unknown);
   box.append(make("h3", found.unknown ? "unknown" : String(found.class)), make("p", name, "file"));
   for (const one of found.top) {
@@ -291,24 +311,31 @@ function fillAnswer(card, name, found) {
     entry.append(button);
     bars.append(entry);
   }
+  if (found.unknown) box.append(make("p", whyUnknown(found), "why"));
   box.append(bars);
-  card.lastChild.replaceWith(box);
+  card.querySelector(":scope > div").replaceWith(box);
+  addCorrection(card, file, async () => fillAnswer(card, file, await predict(file)));
   if (!found.unknown && map) chooseClass(found.class);
+  drawing.mark(found.place);
+  fillLegend();
 }
 
 function fillWrong(card, name, why) {
   const box = make("div");
   card.classList.add("wrong");
   box.append(make("h3", "no answer"), make("p", name, "file"), make("p", why));
-  card.lastChild.replaceWith(box);
+  card.querySelector(":scope > div").replaceWith(box);
 }
 
 $("pick").addEventListener("change", () => { answer($("pick").files); $("pick").value = ""; });
 for (const kind of ["dragover", "dragleave", "drop"]) {
   document.addEventListener(kind, (event) => {
     event.preventDefault(); // a picture dropped beside the box must not replace the page
-    $("drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop" && model) answer(event.dataTransfer.files);
+    $("drop").classList.toggle("over", kind === "dragover" && !$("teach").contains(event.target));
+    if (TEACHES) $("teach-drop").classList.toggle("over", kind === "dragover" && $("teach").contains(event.target));
+    if (kind !== "drop" || !model) return;
+    if (TEACHES && $("teach").contains(event.target)) addToTray([...event.dataTransfer.files]);
+    else answer(event.dataTransfer.files);
   });
 }
 
@@ -321,15 +348,19 @@ $("token-form").addEventListener("submit", (event) => {
 
 /* -- a new version -- */
 
-setInterval(async () => {
+const watching = async () => {
   if (!model || document.hidden) return;
   try {
+    if (TEACHES) follow();
     const { version } = await ask("/healthz");
     if (version === model.version) return;
     await load();
-    $("notice").hidden = false;
+    $("notice").hidden = TEACHES; // there the list of what was taught says it
     $("notice").textContent = `The model has learned: version ${version} answers now.`;
   } catch { /* the server is away; the next look will tell */ }
-}, POLL);
+};
 
-load();
+addEventListener("DOMContentLoaded", () => { // teach.js is there then
+  setInterval(watching, POLL);
+  load();
+});

@@ -1,15 +1,9 @@
-"""From the body of a request to checked pixels."""
+"""From the body of a request to the files in it; `decoding` makes pixels of them."""
 
 from __future__ import annotations
 
-import io
-import time
-import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from PIL import Image
 from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -17,12 +11,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from ..common.files import shown
-from ..data.images import load_photo
-from ..errors import InputError
 from .limits import Limits
-
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-"""What is decoded: pictures. Pillow knows more, among them formats that start other programs (EPS)."""
 
 NOT_IMAGES = ("application/json", "text/", "multipart/")
 
@@ -99,53 +88,3 @@ def _malformed(why: str) -> HTTPException:
 
 def _too_many(limits: Limits) -> HTTPException:
     return HTTPException(413, f"more than {limits.images} images in one request. Send several requests.")
-
-
-def admit(limits: Limits) -> None:
-    """Raise Pillow's own limit of pixels to ours, once for the whole process: threads cannot have one each."""
-    if Image.MAX_IMAGE_PIXELS is not None:
-        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, limits.pixels)
-
-
-def decode(uploads: Sequence[Upload], size: int, limits: Limits, deadline: float) -> np.ndarray:
-    """Decode images as (N, size, size, 3) uint8; runs in a thread.
-
-    Args:
-        uploads: N files.
-        size: side of the decoded squares.
-        limits: how many pixels one may have.
-        deadline: on the monotonic clock; nothing more is decoded after it, for nobody waits any more.
-
-    Raises:
-        HTTPException: 413 too many pixels, 422 not an image or damaged, naming every such file.
-    """
-    pixels, wrong = [], []
-    for upload in uploads:
-        if time.monotonic() > deadline:
-            raise HTTPException(504, "the images could not be decoded in time.")
-        try:
-            _check_header(upload, limits)
-            pixels.append(load_photo(upload.data, size))
-        except InputError as error:
-            wrong.append(f"{upload.name} {str(error).removeprefix('- ').removeprefix('-: ')}")
-    if wrong:
-        more = f" And {len(wrong) - 5} more." if len(wrong) > 5 else ""
-        raise HTTPException(422, " ".join(wrong[:5]) + more)
-    return np.stack(pixels)
-
-
-def _check_header(upload: Upload, limits: Limits) -> None:
-    """Refuse by what the header says: a few kilobytes can claim a picture of many gigabytes."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large pictures: our own limit decides
-            with Image.open(io.BytesIO(upload.data), formats=FORMATS) as image:
-                width, height = image.size
-    except Image.DecompressionBombError:  # more than twice Pillow's limit, which is not below ours
-        raise HTTPException(413, f"{upload.name} has more than {limits.pixels:,} pixels.") from None
-    except Exception:  # whatever a damaged file makes one of Pillow's many decoders say
-        raise InputError("cannot be read as an image (not an image, or damaged).") from None
-    if width * height > limits.pixels:
-        raise HTTPException(
-            413, f"{upload.name} has {width} x {height} pixels; at most {limits.pixels:,} are taken. Send it smaller."
-        )
