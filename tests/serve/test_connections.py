@@ -45,7 +45,19 @@ def test_three_hundred_half_sent_requests_do_not_take_it_down(served, pictures):
         with lines(served.port, text, 300):
             assert served.get("/healthz")[0] == 200
             assert served.post("/predict", *pictures)[0] == 200, text
+            deadline = time.monotonic() + 60
+            while len(served.app.state.connections.open) > Limits().half_open + 1 and time.monotonic() < deadline:
+                time.sleep(0.05)
             assert len(served.app.state.connections.open) <= Limits().half_open + 1
+
+
+def test_honest_clients_that_connect_at_once_are_all_answered(serve, saved):
+    """All of them are accepted before the first one's request has come."""
+    ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serve(saved, Limits(half_open=8)) as client, lines(client.port, b"", 100) as many:
+        for line in many:
+            line.sendall(ask)
+        assert [status(line) for line in many] == [200] * 100
 
 
 def test_headers_that_do_not_come_are_408(serve, saved):
@@ -62,7 +74,8 @@ def test_endless_headers_are_431(served):
         assert served.get("/healthz")[0] == 200
 
 
-def test_the_client_with_most_half_open_connections_loses_them(serve, saved, pictures):
+def test_the_client_with_most_half_open_connections_loses_them(serve, saved, pictures, monkeypatch):
+    monkeypatch.setattr(connections, "GRACE", 0.0)
     with serve(saved, Limits(half_open=8)) as client:
         body = HEAD + b"Content-Length: %d\r\n\r\n" % len(pictures[0])
         with lines(client.port, body, 1, source="127.0.0.2") as (patient,), lines(client.port, HALF_BODY, 50):

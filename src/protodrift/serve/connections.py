@@ -18,6 +18,10 @@ from .limits import Limits
 LARGEST_HEAD = 64 * 2**10
 """Bytes of a request before its body; more is 431."""
 
+GRACE = 2.0
+"""Seconds in which a connection does not count as half-open yet: many honest clients that connect at once are all
+accepted before the first of their requests is read."""
+
 FAREWELL = 0.5
 """Seconds that an idle connection stays open when the server stops: a request may be on its way."""
 
@@ -40,20 +44,24 @@ class Connections:
             self.check_half_open()
 
     def check_half_open(self) -> None:
-        """Close one if too many are half-open."""
-        half_open = [one for one in self.open if one.half_open]
-        if len(half_open) > self.limits.half_open:
-            self._drop(half_open)
+        """Close what is too many of those that are half-open for longer than the grace."""
+        before = time.monotonic() - GRACE
+        half_open = [one for one in self.open if one.half_open and one.since < before]
+        for _ in range(len(half_open) - self.limits.half_open):
+            half_open.remove(self._drop(half_open))
 
-    def _drop(self, among: list[Connection]) -> None:
-        """Close the oldest one of the client that has most of them."""
+    def _drop(self, among: list[Connection]) -> Connection:
+        """Close the oldest one of the client that has most of them, and return it."""
         counts = Counter(one.address for one in among)
         worst = max(counts, key=counts.__getitem__)
         self.dropped += 1
-        next(one for one in among if one.address == worst).refuse(503, "too many connections are open.")
+        oldest = next(one for one in among if one.address == worst)
+        oldest.refuse(503, "too many connections are open.")
+        return oldest
 
-    def end_late(self) -> None:
-        """Close those that did not say in time what they want, or do not take what they asked for."""
+    def sweep(self) -> None:
+        """Close those that did not say in time what they want, or do not take what they asked for, or are too many."""
+        self.check_half_open()
         before = time.monotonic() - self.limits.head_seconds
         for one in [one for one in self.open if one.since < before]:
             if one.transport.is_closing():
@@ -158,5 +166,5 @@ class Connection(HttpToolsProtocol):
         if self.state == "idle" or (self.state == "head" and not self.head_bytes):
             self.transport.close()
         elif self.state == "head":  # its headers have begun to come
-            self.all.end_late()
+            self.all.sweep()
             self.loop.call_later(FAREWELL, self._leave)

@@ -23,7 +23,8 @@ class Limits(Config):
         image_seconds: of processor time for decoding one image; then its process is ended.
         held: bytes of all requests together, while they come and are decoded; more is 429.
         connections: open ones. One more closes the oldest that waits for a request; if there is none, it is 503.
-        half_open: connections whose request has not come whole. One more closes the oldest of the client with most.
+        half_open: connections whose request has not come whole for two seconds. One more closes the oldest of the
+            client with most.
         head_seconds: until the first line and headers of a request are complete; then 408.
     """
 
