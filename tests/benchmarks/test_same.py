@@ -110,7 +110,7 @@ def test_decoding_gives_the_pixels_of_the_plain_loop(tmp_path):
     ours = pipeline.read_photos(pipeline.find_photos(tmp_path), pipeline.SIZE)
     assert list(ours.paths) == files
     assert torch.equal(ours.examples.images, plain)
-    assert ours.repeats == 0
+    assert ours.repeats == ()
     pipeline.decode_files([(files, tmp_path / "a.npy")], size=pipeline.SIZE, fit="center", skip_bad=False, workers=0)
     assert np.array_equal(np.load(tmp_path / "a.npy"), plain.numpy())
 

@@ -16,7 +16,8 @@ from protodrift.cli.answer_formats import CsvWriter, JsonLinesWriter, JsonWriter
 from protodrift.cli.evaluate import _write_csv
 from protodrift.common.files import printable
 from protodrift.data.arrays import read_labels
-from protodrift.data.folder import find_photos, scan_folder
+from protodrift.data.folder import find_photos
+from protodrift.data.scan import scan_folder
 from protodrift.errors import InputError
 from protodrift.model.evaluate import Answer
 

@@ -72,15 +72,15 @@ def test_what_is_no_image_is_ignored_and_listed(birds):
     assert scan.classes == ("emu", "owl")
 
 
-def test_sub_folders_belong_to_their_class_folder_and_endings_may_be_capital(birds):
-    save(birds / "owl" / "2026" / "may" / "A.JPG")
+def test_endings_may_be_capital(birds):
+    save(birds / "owl" / "A.JPG")
     assert [label for path, label in scan_folder(birds).files if path.name == "A.JPG"] == ["owl"]
 
 
 def test_links_that_lead_back_up_are_followed_once(birds):
     (birds / "owl" / "again").symlink_to(birds / "owl", target_is_directory=True)
     (birds / "emu" / "up").symlink_to(birds, target_is_directory=True)
-    owls = [path for path, label in scan_folder(birds).files if label == "owl"]
+    owls = [path for path, label in scan_folder(birds, label_by="top").files if label == "owl"]
     assert len(owls) == 2
 
 
@@ -97,7 +97,7 @@ def test_unicode_names_are_labels(tmp_path):
         (lambda root: root.write_text("x"), "is not a folder"),
         (lambda root: root.mkdir(), "has no class folders.*sub-folder, e.g."),
         (lambda root: save(root / "1.png"), "has no class folders"),
-        (lambda root: (root / "owl").mkdir(parents=True), "no image that Pillow reads"),
+        (lambda root: (root / "owl").mkdir(parents=True), "no image that can be read"),
     ],
 )
 def test_a_folder_without_class_folders_is_refused(tmp_path, make, message):

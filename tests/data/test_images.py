@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pillow_heif
 import pytest
 from PIL import Image, ImageFilter, ImageOps
 
@@ -118,6 +119,48 @@ def test_every_format_is_opened_whatever_its_name(tmp_path):
     assert not is_image(encoded(scene(40, 40), "TGA"))
 
 
+def heic(image: Image.Image, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    pillow_heif.from_pillow(image).save(buffer, **options)
+    return buffer.getvalue()
+
+
+def test_heic_photos_are_read_turned_as_they_were_taken(tmp_path):
+    data = heic(scene(120, 90), quality=90)
+    (tmp_path / "IMG_1.jpg").write_bytes(data)
+    assert is_image(data)
+    assert {".heic", ".heif"} <= endings()
+    apart = np.abs(read_image(tmp_path / "IMG_1.jpg", 32).astype(int) - load_photo(encoded(scene(120, 90), "PNG"), 32))
+    assert apart.mean() < 2
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = load_photo(heic(scene(120, 90), quality=90, exif=exif.tobytes()), 32).astype(int)
+    jpeg = load_photo(encoded(scene(120, 90), "JPEG", quality=95, exif=exif), 32)
+    assert np.abs(turned - jpeg).mean() < 2 < 15 < np.abs(turned - np.rot90(jpeg)).mean()
+
+
+def test_heic_without_the_extra_says_what_to_install(monkeypatch):
+    data = heic(scene(40, 40))
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(InputError, match=r"is a HEIC photo.*pip install 'protodrift\[heic\]'"):
+        load_photo(data, 16)
+    assert is_image(data)  # so that this is what is said, and not "no image"
+    assert "HEIF" not in Image.OPEN  # other programs of the process see the Pillow they know
+
+
+def test_heic_has_the_limits_of_the_others_also_where_its_header_lies():
+    data = heic(Image.new("RGB", (2000, 1500), "red"), quality=10)
+    with pytest.raises(TooLargeError, match="has 2000 x 1500 pixels; at most 2,999,999"):
+        load_photo(data, 16, pixels=2_999_999)
+    size = struct.pack(">II", 2000, 1500)
+    assert data.count(size) >= 1
+    with pytest.raises(InputError, match=r"cannot be read as an image \(.*exceeds the maximum"):
+        load_photo(data.replace(size, struct.pack(">II", 64, 64)), 16, pixels=10_000)
+    for cut in (30, 200, len(data) - 20):
+        with pytest.raises(InputError, match="cannot be read as an image"):
+            load_photo(data[:cut], 16)
+
+
 # -- what an image may cost -------------------------------------------------------------------------------------------
 
 
@@ -125,7 +168,7 @@ def test_a_large_png_is_refused_by_its_header_in_every_reader(tmp_path):
     data = png(13_000, 13_000)  # 169 million pixels in a few kilobytes
     (tmp_path / "x.png").write_bytes(data)
     for read in (lambda: read_image(tmp_path / "x.png", 64), lambda: load_photo(data, 64)):
-        with pytest.raises(TooLargeError, match=r"has 13000 x 13000 pixels; at most 67,108,864 are decoded\. Save it"):
+        with pytest.raises(TooLargeError, match=r"has 13000 x 13000 pixels; at most 67,108,864 are.* or as a JPEG"):
             read()
 
 
@@ -138,7 +181,9 @@ def test_the_limit_of_pixels_is_the_callers(tmp_path):
 
 def test_a_large_jpeg_is_decoded_smaller():
     small = encoded(scene(1024, 1024), "JPEG")
-    assert load_photo(small, 64, pixels=128 * 128).shape == (64, 64, 3)
+    several = encoded(scene(1024, 1024), "MPO", save_all=True, append_images=[scene(64, 64)])  # as phones write them
+    for data in (small, several):
+        assert load_photo(data, 64, pixels=128 * 128).shape == (64, 64, 3)
     with pytest.raises(TooLargeError, match="1024 x 1024"):
         load_photo(small, 65, pixels=128 * 128)  # at an eighth it would be too coarse
 
@@ -194,6 +239,7 @@ LARGEST = {
     "rgb.webp": lambda: encoded(Image.new("RGB", (8192, 8192)), "WEBP", method=0),
     "rgb.tiff": lambda: encoded(Image.new("RGB", (8192, 8192)), "TIFF", compression="tiff_lzw"),
     "progressive.jpg": lambda: encoded(Image.new("RGB", (8192, 8192)), "JPEG", progressive=True),
+    "rgb.heic": lambda: heic(Image.new("RGB", (8192, 8192)), quality=10),
     "phone.jpg": lambda: encoded(Image.new("RGB", (16_320, 12_240)), "JPEG"),
 }
 

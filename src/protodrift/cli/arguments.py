@@ -132,10 +132,22 @@ def _share(text: str) -> float:
 
 
 def add_photos(parser: argparse.ArgumentParser) -> None:
-    """Add `DATA`, `--ram` and `--quiet`."""
+    """Add `DATA`, `--classes`, `--ram` and `--quiet`."""
     parser.add_argument("data", metavar="DATA", type=Path, help="folder with one sub-folder per class, or a .csv file")
+    add_label_by(parser)
     add_ram(parser, "photos")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def add_label_by(parser: argparse.ArgumentParser) -> None:
+    """Add `--classes`."""
+    parser.add_argument(
+        "--classes",
+        dest="label_by",
+        choices=("leaf", "top", "path"),
+        help="where folders lie in folders, as in 2026-01/owl/1.jpg: the class is the innermost one (leaf: owl), the "
+        "outermost (top: 2026-01), or all (path: 2026-01/owl)",
+    )
 
 
 def add_ram(parser: argparse.ArgumentParser, what: str) -> None:

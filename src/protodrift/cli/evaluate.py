@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from ..common import machine
     from ..common.labels import label_like
     from ..common.progress import reporting
-    from ..data.folder import find_photos, read_photos, summary_of
+    from ..data.folder import find_photos, read_photos, same_pictures, summary_of
     from ..errors import InputError
     from ..learner import IncrementalClassifier
     from ..model.evaluate import evaluate
@@ -74,12 +74,14 @@ def run(args: argparse.Namespace) -> int:
     machine.tune()
     clf = IncrementalClassifier.load(args.model, **answering(args))
     size = photo_size(clf.state_.spec, args.model)
-    found = find_photos(args.data)
+    found = find_photos(args.data, label_by=args.label_by)
     with reporting(not args.quiet) as reporter, reporter.reading("reading photos", len(found.files)) as on_file:
         photos = read_photos(found, size, on_file, ram=args.ram)
     passed = [*found.skipped, *photos.skipped]
     for line in summary_of(passed):
         print(f"protodrift: passed over {line}", file=sys.stderr)
+    for line in [f"note: {found.note}"] * bool(found.note) + same_pictures(photos):
+        print(f"protodrift: {line}", file=sys.stderr)
     labels = [label_like(label, clf.state_.prototypes.labels) for label in photos.examples.labels]
     result = evaluate(clf, photos.examples.images, labels)
     if args.html is not None:

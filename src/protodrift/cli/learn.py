@@ -20,6 +20,7 @@ examples:
   protodrift learn birds photos/2026-10                    make a model from photos/2026-10/<class>/<photo>
   protodrift learn birds photos/2026-11                    teach it the classes of the next month
   protodrift learn birds list.csv                          lines of path,label instead of folders
+  protodrift learn birds photos --classes leaf             folders in folders, photos/2026-10/<class>/<photo>
   protodrift learn birds photos/2026-12 --dry-run          say what would be learned, and change nothing
   protodrift learn birds photos/2027-01 --known refresh    some classes are known: merge their photos
   torchrun --nproc_per_node=2 -m protodrift learn birds photos/2027-02    over two processes
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import StaleError
     from ..model.learn import locked_model, read_model
 
-    found = find_photos(args.data)
+    found = find_photos(args.data, label_by=args.label_by)
     if args.dry_run:
         _learn(args, read_model(args.model), found)
         return 0
@@ -153,10 +154,10 @@ def _plan_text(plan: Plan) -> str:
 
 def _print_reading(found: Found, photos: Photos, plan: Plan) -> None:
     from ..common.files import shown
-    from ..data.folder import summary_of
+    from ..data.folder import same_pictures, summary_of
 
-    if found.hint:
-        print(f"  note: {found.hint}")
+    if found.note:
+        print(f"  note: {found.note}")
     passed = [*found.skipped, *photos.skipped]
     if passed:
         print(f"  passed over {plural(len(passed), 'file')}:")
@@ -171,12 +172,8 @@ def _print_reading(found: Found, photos: Photos, plan: Plan) -> None:
         )
     if len(plan.case_variants) > 5:
         print(f"  note: {len(plan.case_variants) - 5} more new classes differ only in case from known ones")
-    if photos.repeats:
-        print(f"  note: {plural(photos.repeats, 'photo')} twice in the same class")
-    for one, other in photos.twins[:5]:
-        print(f"  warning: the same picture under two classes: {shown(one)} and {shown(other)}")
-    if len(photos.twins) > 5:
-        print(f"  warning: {len(photos.twins) - 5} more pictures under two classes")
+    for line in same_pictures(photos):
+        print(f"  {line}")
     single = [label for label, count in plan.new.items() if count == 1]
     if single:
         names = ", ".join(shown(label) for label in single[:3])

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .arguments import Commands, add_command, add_imports, add_ram, whole_number
+from .arguments import Commands, add_command, add_imports, add_label_by, add_ram, whole_number
 
 if TYPE_CHECKING:
     from ..experiments.engines import Engine
@@ -45,6 +45,7 @@ def register(commands: Commands) -> None:
     )
     parser.add_argument("recipe", metavar="NAME", help="a name from `protodrift recipes`")
     parser.add_argument("--data", metavar="DIR", help="the data folder, for recipes that need one")
+    add_label_by(parser)
     parser.add_argument("--methods", metavar="A,B", help="some of the recipe's methods (default: all)")
     parser.add_argument("--seeds", type=_seeds, default=(0,), metavar="0,1,2", help="training seeds (default: 0)")
     parser.add_argument("--skip-bad-images", action="store_true", help="leave out images that cannot be decoded")
@@ -168,6 +169,7 @@ def run(args: argparse.Namespace) -> int:
             seeds=args.seeds,
             data=args.data,
             skip_bad_images=args.skip_bad_images,
+            label_by=args.label_by,
             jobs=args.jobs or 1,
             engine=_engine(args),
             reporter=reporter,

@@ -27,7 +27,7 @@ _HOMES = {
     "read_image": "images",
     "read_images": "arrays",
     "read_labels": "arrays",
-    "scan_folder": "folder",
+    "scan_folder": "scan",
 }
 
 __all__ = list(_HOMES)
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from .examples import Dataset as Dataset
     from .examples import Examples as Examples
     from .folder import load_folder as load_folder
-    from .folder import scan_folder as scan_folder
     from .images import read_image as read_image
+    from .scan import scan_folder as scan_folder
     from .views import Augmentation as Augmentation
     from .views import Composed as Composed
     from .views import CropFlip as CropFlip

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..common.files import shown
-from .folder import image_files
+from .scan import image_files
 
 
 @dataclass(frozen=True)

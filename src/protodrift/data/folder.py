@@ -1,7 +1,8 @@
 """Folders of class folders, `photos/owl/1.jpg`, `photos/emu/2.png`, and CSV files of path,label.
 
-Finding looks at names only and does not import torch. `load_folder` reads a dataset for experiments: a damaged image is
-an error. `read_photos` reads what people collect: it names what cannot be used and why, and goes on.
+`scan.py` says which files are images, and of which class. Here they are read: by `load_folder` as a dataset for
+experiments, where a damaged image is an error, and by `read_photos` as what people collect: it names what cannot be
+used and why, and goes on.
 """
 
 from __future__ import annotations
@@ -11,100 +12,19 @@ import hashlib
 import io
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.files import shown
-from ..common.labels import wrong_with_label
 from ..errors import InputError, SkippedImagesWarning
-from .images import Fit, endings, load_photo, read_image
+from .images import Fit, load_photo, read_image
+from .scan import LabelBy, check_name, image_files, scan_folder
 
 if TYPE_CHECKING:
     from .arrays import InputSpec
     from .examples import Dataset, Examples
-
-
-@dataclass(frozen=True)
-class FolderScan:
-    """What was found in a folder: image files with their class, and what was passed over."""
-
-    root: Path
-    files: tuple[tuple[Path, str], ...]
-    ignored: tuple[Path, ...]
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class names, sorted."""
-        return tuple(sorted({label for _, label in self.files}))
-
-
-def scan_folder(root: str | Path, *, classes: Collection[str] | None = None) -> FolderScan:
-    """List the images of a folder of class folders (or of some of them); nothing is decoded.
-
-    The name of a class folder is the label. Sub-folders of a class folder belong to it. Hidden files and folders, and
-    files that Pillow cannot read by their ending, are ignored and listed.
-
-    Raises:
-        InputError: if the folder is missing, holds no class folder, no image, or two class folders whose names differ
-            only in case.
-    """
-    root = Path(root)
-    if not root.is_dir():
-        raise InputError(f"{root} is not a folder. Give a folder with one sub-folder per class.")
-    entries = _entries(root)
-    folders = [p for p in entries if p.is_dir() and not p.name.startswith(".")]
-    if not folders:
-        raise InputError(
-            f"{root} has no class folders. Put the images of each class in a sub-folder, e.g. {root}/owl/1.jpg."
-        )
-    check_case([folder.name for folder in folders], root)
-    for folder in folders:
-        check_name(folder.name, f"the folder {shown(folder)}")
-    files: list[tuple[Path, str]] = []
-    ignored = [p for p in entries if p.is_file()]
-    for folder in folders:
-        if classes is not None and folder.name not in classes:
-            continue
-        images, others = image_files(folder)
-        files += [(path, folder.name) for path in images]
-        ignored += others
-    if not files:
-        raise InputError(f"{root} has class folders but no image that Pillow reads ({len(ignored)} other files).")
-    return FolderScan(root, tuple(files), tuple(ignored))
-
-
-def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """List the files of a folder and its sub-folders, sorted: images by their ending, and all others.
-
-    Hidden files count as others. Nothing is decoded.
-    """
-    known = endings()
-    images: list[Path] = []
-    others: list[Path] = []
-    for path in sorted(_walk(folder)):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        (images if not hidden and path.suffix.lower() in known else others).append(path)
-    return images, others
-
-
-def check_case(classes: Iterable[str], where: Path) -> None:
-    """Raise an `InputError` if two names differ only in case: on many disks they would be one folder."""
-    seen: dict[str, str] = {}
-    for name in classes:
-        other = seen.setdefault(name.casefold(), name)
-        if other != name:
-            raise InputError(
-                f"{where} has classes {other!r} and {name!r}, which differ only in case: on another disk they would be "
-                "one folder. Rename one, or put their images together."
-            )
-
-
-def check_name(name: str, where: str) -> None:
-    """Raise an `InputError` if a class cannot have this name."""
-    if wrong := wrong_with_label(name):
-        raise InputError(f"{where} would be a class of the name {name!r}, which {wrong}. Rename it.")
 
 
 HOW_TO_SKIP = "Or leave out what is damaged: --skip-bad-images (skip_bad_images=True)."
@@ -124,6 +44,7 @@ def load_folder(
     *,
     test: str | Path | None = None,
     classes: Sequence[str] | None = None,
+    label_by: LabelBy | None = None,
     ram: int | None = None,
     fit: Fit = "center",
     skip_bad_images: bool = False,
@@ -136,7 +57,8 @@ def load_folder(
         root: the folder.
         size: images become size x size.
         test: a second folder of the same classes, as test images.
-        classes: read only these class folders.
+        classes: read only these classes.
+        label_by: which name is the class where there are folders in folders, as for `scan_folder`.
         ram: bytes of decoded images held in RAM; None: `ram_budget()`.
         fit: "center" resizes the short side and crops the center, "squash" resizes both sides.
         skip_bad_images: leave out images that cannot be read, with a warning; the dataset's `skipped` lists them.
@@ -155,7 +77,7 @@ def load_folder(
     for folder in (root, test):
         if folder is None:
             continue
-        scan = scan_folder(folder)
+        scan = scan_folder(folder, label_by=label_by)
         wanted = set(scan.classes if classes is None else classes)
         if wanted - set(scan.classes):
             raise InputError(f"{folder} has no class folder {sorted(wanted - set(scan.classes))[0]!r}.")
@@ -203,13 +125,13 @@ class Found:
         name: of the folder or CSV, in a word.
         files: paths of images with their label.
         skipped: files that cannot be images, or are listed and not there.
-        hint: a likely mistake in the layout, or "".
+        note: which classes were put together from several folders, or "".
     """
 
     name: str
     files: tuple[tuple[Path, str], ...]
     skipped: tuple[Skipped, ...]
-    hint: str = ""
+    note: str = ""
 
     @property
     def classes(self) -> dict[str, int]:
@@ -218,7 +140,7 @@ class Found:
 
     def only(self, keep: Callable[[str], bool]) -> Found:
         """Return the files of some classes."""
-        return Found(self.name, tuple(one for one in self.files if keep(one[1])), self.skipped, self.hint)
+        return Found(self.name, tuple(one for one in self.files if keep(one[1])), self.skipped, self.note)
 
 
 @dataclass(frozen=True)
@@ -230,14 +152,14 @@ class Photos:
         paths: N files.
         skipped: files that could not be used, and why.
         twins: pairs of files that show the same pixels under different classes.
-        repeats: how many further files show the same pixels as another of their class.
+        repeats: pairs of files that show the same pixels under one class.
     """
 
     examples: Examples
     paths: tuple[Path, ...]
     skipped: tuple[Skipped, ...]
     twins: tuple[tuple[Path, Path], ...] = ()
-    repeats: int = 0
+    repeats: tuple[tuple[Path, Path], ...] = ()
 
     @property
     def spec(self) -> InputSpec:
@@ -252,31 +174,29 @@ def photo_spec(size: int) -> InputSpec:
     return InputSpec((3, size, size), "uint8", 0.0, 255.0)
 
 
-def find_photos(data: str | Path) -> Found:
+def find_photos(data: str | Path, *, label_by: LabelBy | None = None) -> Found:
     """List the images of a folder of class folders, or of a CSV with columns path and label; nothing is decoded.
 
+    Args:
+        data: the folder or CSV.
+        label_by: which name is the class where there are folders in folders, as for `scan_folder`.
+
     Raises:
-        InputError: if there is none.
+        InputError: if there is none, or `scan_folder` refuses the folder.
     """
     data = Path(data)
     if data.is_file() and data.suffix.lower() in (".csv", ".tsv"):
+        if label_by is not None:
+            raise InputError(f"{data} lists its labels: --classes (label_by) is for folders in folders. Drop it.")
         return _listed(data)
     if data.is_file():
         raise InputError(f"{data} is a file. Give a folder with one sub-folder per class, or a .csv of path,label.")
     try:
-        scan = scan_folder(data)
+        scan = scan_folder(data, label_by=label_by)
     except OSError as error:
         raise InputError(f"{data} cannot be read: {error.strerror or error}.") from None
-    hint = ""
-    deep = [path for path, label in scan.files if path.parent != scan.root / label]
-    if len(deep) == len(scan.files):
-        example = deep[0].relative_to(scan.root)
-        hint = (
-            f"all images lie one folder deeper than usual ({shown(example)}), and {example.parts[0]!r} was taken for a "
-            f"class. If {example.parts[1]!r} is the class, give {shown(scan.root / example.parts[0])} instead."
-        )
     ignored = tuple(Skipped(path, "not an image file by its name") for path in scan.ignored)
-    return Found(data.resolve().name, scan.files, ignored, hint)
+    return Found(data.resolve().name, scan.files, ignored, scan.note)
 
 
 def find_images(places: Iterable[str | Path]) -> Iterator[Path]:
@@ -371,7 +291,7 @@ def read_photos(
     skipped: list[Skipped] = []
     seen: dict[bytes, tuple[Path, str]] = {}
     twins: list[tuple[Path, Path]] = []
-    repeats = 0
+    repeats: list[tuple[Path, Path]] = []
     for number, (path, label) in enumerate(found.files, 1):
         try:
             pixels = load_photo(path, size)
@@ -384,17 +304,15 @@ def read_photos(
             other = seen.get(digest)
             if other is None:
                 seen[digest] = (path, label)
-            elif other[1] != label:
-                twins.append((other[0], path))
             else:
-                repeats += 1
+                (repeats if other[1] == label else twins).append((other[0], path))
         if on_file is not None:
             on_file(number)
     if not used:
         why = f", for example {shown(skipped[0].path)}: {skipped[0].why}" if skipped else ""
         raise InputError(f"none of the {len(found.files)} images can be used{why}")
     examples = Examples(images[: len(used)], tuple(label for _, label in used))
-    return Photos(examples, tuple(path for path, _ in used), tuple(skipped), tuple(twins), repeats)
+    return Photos(examples, tuple(path for path, _ in used), tuple(skipped), tuple(twins), tuple(repeats))
 
 
 def summary_of(skipped: Iterable[Skipped], most: int = 5) -> list[str]:
@@ -410,24 +328,13 @@ def summary_of(skipped: Iterable[Skipped], most: int = 5) -> list[str]:
     return lines
 
 
-# -- listing files ----------------------------------------------------------------------------------------------------
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError as error:
-        raise InputError(
-            f"{folder} cannot be listed ({error.strerror}). Give yourself the right to read it, or leave it out."
-        ) from None
-
-
-def _walk(folder: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    here = folder.resolve()
-    if here in seen:  # a link that leads back up
-        return
-    for path in _entries(folder):
-        if path.is_dir():
-            yield from _walk(path, seen | {here})
-        else:
-            yield path
+def same_pictures(photos: Photos, most: int = 5) -> list[str]:
+    """Return lines that name files with the same pixels: notes of one class, warnings of two."""
+    lines = []
+    for pairs, start in (
+        (photos.repeats, "note: the same picture twice"),
+        (photos.twins, "warning: the same picture under two classes"),
+    ):
+        lines += [f"{start}: {shown(one)} and {shown(other)}" for one, other in pairs[:most]]
+        lines += [f"{start}: {len(pairs) - most} more"] * (len(pairs) > most)
+    return lines

@@ -1,7 +1,7 @@
 """From an image file to pixels. Imports no torch: worker processes start in a fraction of a second.
 
 `open_image` is the one place that opens an image, and `_pixels` the one that decodes it. An image is somebody else's
-data: only formats that Pillow decodes itself are opened, and pixels, bytes and seconds are limited.
+data: only formats that are decoded in this process are opened, and pixels, bytes and seconds are limited.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from ..errors import InputError, TooLargeError
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 """What is opened, whatever a file is called. Pillow knows more, among them formats that start other programs (EPS)."""
 
+HEIC_ENDINGS = (".heic", ".heif", ".hif")
+"""Of the photos of an iPhone; they are opened, too, with the extra `heic`."""
+
 MOST_PIXELS = 2**26
 """Pixels that are decoded at once. A JPEG is decoded at down to an eighth of its size, so the largest has as many."""
 
@@ -44,6 +47,7 @@ SMALLEST_SIDE = 8
 
 _BAND = 2**18  # pixels that are held as float64 at a time
 _BLOCK = 2**14  # bytes that a decoder is given at a time
+_HEIC_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})  # HEVC inside; AVIF has others
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -61,7 +65,7 @@ def read_image(
         path: the file; it may be in any of `FORMATS`, whatever it is called.
         size: side of the decoded square.
         fit: how it becomes square.
-        pixels: that are decoded at most; a JPEG may have 64 times as many.
+        pixels: that are decoded at most; a JPEG may have 64 times as many, and is decoded at a part of its size.
         seconds: of processor time at most.
 
     Raises:
@@ -102,18 +106,18 @@ def load_photo(
 
 
 def is_image(data: bytes) -> bool:
-    """Return whether bytes begin as an image that can be opened."""
+    """Return whether bytes begin as an image that can be opened; of HEIC, if need be with the extra."""
     with contextlib.suppress(Exception), open_image(data):
         return True
-    return False
+    return _is_heic(data)
 
 
 def endings() -> frozenset[str]:
-    """Return the endings of names, such as ".jpg", that files of `FORMATS` have."""
+    """Return the endings of names, such as ".jpg", that files of `FORMATS` and HEIC photos have."""
     for name in FORMATS:
         with contextlib.suppress(ImportError):  # a Pillow that was built without it
             importlib.import_module(f"PIL.{name.title()}ImagePlugin")
-    return frozenset(ending for ending, kind in Image.EXTENSION.items() if kind in FORMATS)
+    return frozenset(ending for ending, kind in Image.EXTENSION.items() if kind in FORMATS).union(HEIC_ENDINGS)
 
 
 def _reason(error: BaseException) -> str:
@@ -128,7 +132,8 @@ class _Watched(io.BufferedReader):
     """A file that refuses to be read on when a decoder has taken too long.
 
     Pillow's decoders ask for a few kilobytes at a time, so this ends one that would go on for minutes (a progressive
-    JPEG with thousands of scans). WebP, AVIF and TIFF are decoded in one piece; their number of pixels limits them.
+    JPEG with thousands of scans). WebP, AVIF, HEIC and TIFF are decoded in one piece; their number of pixels limits
+    them.
     """
 
     def __init__(self, raw: Any, seconds: float) -> None:
@@ -145,10 +150,11 @@ class _Watched(io.BufferedReader):
 
 @contextlib.contextmanager
 def open_image(source: str | Path | bytes, *, seconds: float = MOST_SECONDS) -> Iterator[Image.Image]:
-    """Open an image of one of `FORMATS`, a file or its bytes; its header is read, nothing is decoded.
+    """Open an image of one of `FORMATS`, or HEIC, a file or its bytes; its header is read, nothing is decoded.
 
     Raises:
         TooLargeError: if the file is too large.
+        InputError: if it is HEIC, and the extra is missing.
         OSError, ...: what Pillow says, and for what is no regular file.
     """
     raw = io.BytesIO(source) if isinstance(source, bytes) else open_regular(Path(source))
@@ -161,12 +167,36 @@ def open_image(source: str | Path | bytes, *, seconds: float = MOST_SECONDS) -> 
         raw.seek(0)
         file = _Watched(raw, seconds)
         try:
-            image: Any = Image.open(file, formats=FORMATS)
+            heic = _is_heic(file.read(64))
+            file.seek(0)
+            image: Any = _heic(file) if heic else Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError:  # Pillow's own limit: ours is below
             image = _large(file)
         with image:
             image.decodermaxblock = min(_BLOCK, getattr(image, "decodermaxblock", _BLOCK))
             yield image
+
+
+def _is_heic(start: bytes) -> bool:
+    """Return whether a file begins as HEIC does: its first box lists the brands that it is compatible with.
+
+    >>> _is_heic(b"\\0\\0\\0\\x18ftypmif1\\0\\0\\0\\0mif1heic"), _is_heic(b"\\0\\0\\0\\x18ftypavif\\0\\0\\0\\0avifmif1")
+    (True, False)
+    """
+    brands = start[8:12] + start[16 : min(64, int.from_bytes(start[:4], "big"))]
+    return start[4:8] == b"ftyp" and any(brands[at : at + 4] in _HEIC_BRANDS for at in range(0, len(brands), 4))
+
+
+def _heic(file: _Watched) -> Any:
+    """Open a HEIC photo. Pillow's own list of formats stays as it is: it is the whole process's."""
+    try:
+        import pillow_heif
+    except ImportError:
+        raise InputError(
+            "is a HEIC photo, as iPhones take them: pip install 'protodrift[heic]' to read it, or save it as JPEG."
+        ) from None
+    opener: Any = pillow_heif.HeifImageFile  # without types
+    return opener(file, "")
 
 
 def _large(file: _Watched) -> Any:
@@ -186,15 +216,33 @@ def _pixels(source: str | Path | bytes, size: int, fit: Fit, smallest: int, pixe
         width, height = image.size
         if min(width, height) < smallest:
             raise InputError(f"is too small: {width} x {height} pixels.")
-        # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size as long as both sides stay twice as long as needed: what is
-        # dropped are frequencies that the resizing would remove.
-        drafted = image.draft(None, (2 * size, 2 * size))
-        held = image.width * image.height
+        drafted = decode_smaller(image, size)
+        held, whole = image.width * image.height, not _is_jpeg(image)
         if width * height > max(pixels, held) and _holds_coefficients(image):
-            held = width * height
+            held, whole = width * height, True
         if held > pixels:
-            raise TooLargeError(f"has {width} x {height} pixels; at most {pixels:,} are decoded. Save it smaller.")
-        return _fitted(image, size, fit, drafted[1][2:] if drafted else None)
+            hint = ", or as a JPEG that is not progressive: it is decoded at a part of its size" if whole else ""
+            raise TooLargeError(
+                f"has {width} x {height} pixels; at most {pixels:,} are decoded. Save it smaller{hint}."
+            )
+        return _fitted(image, size, fit, drafted)
+
+
+def decode_smaller(image: Any, size: int) -> tuple[float, float] | None:
+    """Have an opened JPEG decoded at 1/2, 1/4 or 1/8 of its size, if it is large; nothing is decoded yet.
+
+    Both sides stay at least twice as long as `size`: what is dropped are frequencies that the resizing would remove.
+    Other formats cannot do this. (A HEIC photo may hold a thumbnail, but nobody promises that it shows the same.)
+
+    Returns:
+        Width and height in pixels as they are decoded, no whole numbers; None: as it is.
+    """
+    drafted = image.draft(None, (2 * size, 2 * size)) if _is_jpeg(image) else None
+    return drafted[1][2:] if drafted else None
+
+
+def _is_jpeg(image: Any) -> bool:
+    return image.format in ("JPEG", "MPO")  # MPO: several in one file, as phones write them; the first is taken
 
 
 def _holds_coefficients(image: Any) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..common.config import encode
 from ..common.files import locked, make_directory, replace_file
 from ..common.progress import Reporter, silent
 from ..data import Dataset, load_digits, load_folder
+from ..data.scan import LabelBy
 from ..distributed.world import current
 from ..errors import InputError, ModelFileError, RunError
 from ..networks.build import backbone_name
@@ -36,21 +37,26 @@ from .tree import Tree
 FORMAT_VERSION = 1
 
 
-def load_data(recipe: Recipe, data: str | Path | None, skip_bad_images: bool = False) -> Dataset:
+def load_data(
+    recipe: Recipe, data: str | Path | None, skip_bad_images: bool = False, label_by: LabelBy | None = None
+) -> Dataset:
     """Return the dataset of a recipe: of its size, with `validation` some training images in place of the test images.
 
     Args:
         recipe: says which data, and at what size.
         data: the folder for "folder"; for a named dataset the folder that holds it, or None: where it is looked for.
         skip_bad_images: leave out images that cannot be decoded, instead of refusing the set.
+        label_by: which name is the class where the folder has folders in folders, as for `data.scan_folder`.
     """
-    dataset = _load(recipe, data, skip_bad_images)
+    dataset = _load(recipe, data, skip_bad_images, label_by)
     if recipe.validation is not None:
         dataset = dataset.split(recipe.validation)
     return dataset.first_of_each(recipe.train_images, recipe.test_images)
 
 
-def _load(recipe: Recipe, data: str | Path | None, skip_bad_images: bool) -> Dataset:
+def _load(recipe: Recipe, data: str | Path | None, skip_bad_images: bool, label_by: LabelBy | None) -> Dataset:
+    if label_by is not None and recipe.data != "folder":
+        raise InputError(f"--classes (label_by) is for folders of yours; recipe {recipe.name!r} knows its classes.")
     if recipe.data == "digits":
         if data is not None:
             raise InputError(f"recipe {recipe.name!r} has its own data: drop --data, or run the recipe 'folder'.")
@@ -68,7 +74,7 @@ def _load(recipe: Recipe, data: str | Path | None, skip_bad_images: bool) -> Dat
         )
     if data is None:
         raise InputError(f"recipe {recipe.name!r} runs on a folder of yours: say which with --data DIR.")
-    dataset = load_folder(data, recipe.stored_size, fit=recipe.fit, skip_bad_images=skip_bad_images)
+    dataset = load_folder(data, recipe.stored_size, fit=recipe.fit, skip_bad_images=skip_bad_images, label_by=label_by)
     if len(dataset.classes) < 2:
         raise InputError(
             f"{data} has one class, {dataset.classes[0]!r}: an experiment needs two or more class folders."
@@ -83,6 +89,7 @@ def run(
     seeds: Iterable[int] = (0,),
     data: str | Path | None = None,
     skip_bad_images: bool = False,
+    label_by: LabelBy | None = None,
     jobs: int = 1,
     engine: Engine | None = None,
     reporter: Reporter = silent,
@@ -96,6 +103,7 @@ def run(
         seeds: training seeds.
         data: the folder, for recipes that need one.
         skip_bad_images: leave out images that cannot be decoded.
+        label_by: which name is the class where the folder has folders in folders.
         jobs: how many processes compute stages at the same time, each with this process's number of threads.
         engine: where stages are computed; None: `jobs` processes of this machine.
         reporter: shows progress.
@@ -109,7 +117,8 @@ def run(
         )
     if engine is None and jobs > 1:
         engine = LocalEngine(jobs)
-    dataset = world.first_before_others(lambda: load_data(recipe, data, skip_bad_images))
+    read = partial(load_data, recipe, _absolute(data), skip_bad_images, label_by)
+    dataset = world.first_before_others(read)
     stream = recipe.stream(dataset)
     document: dict[str, Any] = {}
     try:
@@ -137,7 +146,7 @@ def run(
                 if not world.is_first:
                     continue
                 if engine is not None:
-                    make = partial(_worker_tree, recipe, _absolute(data), skip_bad_images, _absolute(out), seed, device)
+                    make = partial(_worker_tree, recipe, read, _absolute(out), seed, device)
                     compute_stages(make, tree, recipe.methods, engine=engine, reporter=reporter)
                 results += tree.run(recipe.methods).values()
                 trainings += tree.trainings(recipe.methods)
@@ -176,16 +185,10 @@ def _absolute(path: str | Path | None) -> Any:
 
 
 def _worker_tree(
-    recipe: Recipe,
-    data: str | None,
-    skip_bad_images: bool,
-    out: str,
-    seed: int,
-    device: str,
-    reporter: Reporter,
+    recipe: Recipe, read: Callable[[], Dataset], out: str, seed: int, device: str, reporter: Reporter
 ) -> Tree:
     """Return the tree of a run, in a worker process."""
-    stream = recipe.stream(load_data(recipe, data, skip_bad_images))
+    stream = recipe.stream(read())
     store, ranks = Store(out, shared=True), _ranks_begun_with(Path(out), 1)
     return recipe.tree(stream, seed=seed, store=store, reporter=reporter, device=device, ranks=ranks)
 

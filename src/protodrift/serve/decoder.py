@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from PIL import Image
 
-from ..data.images import load_photo, open_image
+from ..data.images import decode_smaller, load_photo, open_image
 from ..errors import InputError, TooLargeError
 
 REQUEST = struct.Struct(">QIQQd")
@@ -54,7 +54,7 @@ def answer(data: bytes, size: int, refuse: int, put_off: int, seconds: float) ->
     pixels = 0
     try:
         with open_image(data) as image:
-            image.draft(None, (2 * size, 2 * size))  # as `load_photo` does with a JPEG
+            decode_smaller(image, size)  # as `load_photo` does
             pixels = image.width * image.height
         if put_off < pixels <= refuse:
             return PUT_OFF, pixels, b""

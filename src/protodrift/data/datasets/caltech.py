@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ...common.labels import Label
-from ..folder import scan_folder
+from ..scan import scan_folder
 from .base import PhotoDataset, Photos, RemoteFile
 
 BACKGROUND = "BACKGROUND_Google"  # clutter, not a class

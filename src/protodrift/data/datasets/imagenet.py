@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...common.labels import Label
 from ...errors import InputError
-from ..folder import FolderScan, check_case, scan_folder
+from ..scan import FolderScan, check_case, scan_folder
 from .base import PhotoDataset, Photos, RemoteFile, chosen_classes
 from .listing import compared, read_lines
 

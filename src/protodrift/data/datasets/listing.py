@@ -11,7 +11,7 @@ import numpy as np
 
 from ...common.labels import Label
 from ...errors import InputError
-from ..folder import check_case, image_files
+from ..scan import check_case, image_files
 from .base import Photos
 
 
