@@ -270,12 +270,9 @@ def recalibrated(
     rows = _with_images(rows, checked, honest)
     old = rows.evidence * (first / count) ** STALE
     share = (n / (old + n))[:, None]
-    expected = _expected(rows.spread, means, set(checked.targets.tolist()))
-    factor = expected if trained else torch.ones(count)
-    # A network that stays treats new classes as old ones, on the whole; but a class that lies wider than the newest
-    # ones must not be called far by their measure.
-    wide = expected if trained else expected.clamp(min=1)
-    measured = sketch(checked.novelty).to(rows.quantiles.dtype) * wide[:, None]
+    # A network that stays treats new classes as old ones.
+    factor = _expected(rows.spread, means, set(checked.targets.tolist())) if trained else torch.ones(count)
+    measured = sketch(checked.novelty).to(rows.quantiles.dtype) * factor[:, None]
     quantiles = torch.where(torch.isfinite(rows.quantiles), torch.lerp(rows.quantiles, measured, share), measured)
     temperature = fit_temperature(checked.scores, checked.targets)
     temperatures = rows.temperatures
