@@ -64,7 +64,7 @@ def eleven_tasks(budget: str = "cpu") -> Recipe:
     if budget == "drift":
         return _small(eleven_tasks("cpu"))
     if budget == "frontier":
-        return frontier.cifar100(eleven_tasks("cpu"))
+        return frontier.eleven_tasks(eleven_tasks("cpu"))
     paper = budget == "paper"
     rows = _rows(PAPER_PENALTIES if paper else CPU_PENALTIES)
     return Recipe(
