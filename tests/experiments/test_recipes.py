@@ -12,11 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
-from protodrift import EWC, SDC, StreamingLDA
+from protodrift import EWC, SDC, Method, Schedule, StreamingLDA
 from protodrift.common.config import decode
+from protodrift.data import Dataset
 from protodrift.errors import InputError
 from protodrift.experiments.recipes import RECIPES, get_recipe, with_settings
 from protodrift.experiments.run import load_data
+from protodrift.experiments.stages import Embed, network_after
 from protodrift.networks.weights import describe_weights
 from protodrift.training.config import Training
 
@@ -294,6 +296,23 @@ def test_validation_images_come_from_the_training_images(digits_recipe):
     }
 
 
+def test_images_held_out_are_those_of_validation_and_both_train_on_the_same(digits_recipe):
+    from protodrift.experiments import run as runs
+
+    whole = runs.load_data(digits_recipe, None)
+    recipe = with_settings(digits_recipe, {"held_out": "0.2"})
+    tested, chosen = (
+        runs.load_data(with_settings(recipe, settings), None) for settings in ({}, {"validation": "0.2"})
+    )
+    assert torch.equal(tested.train.images, chosen.train.images)
+    assert torch.equal(tested.test.images, whole.test.images)
+    assert len(chosen.train) + len(chosen.test) == len(whole.train)
+    one, other = (recipe.tree(recipe.stream(data)) for data in (tested, chosen))
+    method = Method(schedule=Schedule(train="first"))
+    assert network_after(one, method, 1).key == network_after(other, method, 1).key
+    assert Embed.of(one, method, 1).key != Embed.of(other, method, 1).key
+
+
 @pytest.mark.parametrize("budget", ["cpu", "paper"])
 def test_weights_that_nobody_publishes_are_asked_for(budget):
     network = get_recipe("cub200-no-birds", budget).network
@@ -357,6 +376,27 @@ def test_the_frontier_of_cifar_has_untrained_patches(name):
     method = get_recipe(name, "frontier").methods["Patches+SLDA"]
     assert method.backbone == "patches-1600"
     assert method.schedule.train == "none"
+
+
+def test_the_frontier_of_eleven_tasks_is_one_training_that_stays_or_goes_on():
+    """Every read-out has a row of the network that stays; all rows share the first task, learned ones all tasks."""
+    recipe = get_recipe("cifar100-eleven", "frontier")
+    assert all(method.reads_pooled for method in recipe.methods.values())
+    for name, method in recipe.methods.items():
+        if name.startswith("Learned"):
+            assert any(
+                name.startswith("Fixed") and other.readout == method.readout for name, other in recipe.methods.items()
+            )
+    rng = np.random.RandomState(0)
+    X = rng.randint(0, 256, (32, 32, 32, 3), dtype=np.uint8)
+    y = np.repeat(np.arange(4), 8)
+    short = replace(recipe.classifier_training, epochs=1, later_epochs=1, batch_size=16, precision="float32")
+    recipe = replace(recipe, tasks=2, first=None, step=None, classifier_training=short)
+    tree = recipe.tree(recipe.stream(Dataset(X, y, X, y)))
+    rows = ["Fixed+NCM", "Learned+NCM", "Learned+map+LDA", "Learned+oracle+LDA", "Learned+GP+LDA, Fixed beside"]
+    tree.run({row: recipe.methods[row] for row in rows})
+    assert tree.computed["train"] == 3  # the first task; the second, learned; the second, in which nothing happens
+    assert tree.readout(recipe.methods[rows[-1]], 2).prototypes.means.shape == (4, 2 * 64)
 
 
 OTHERS = {"digits-2d", "mnist-2d", "cifar100-joint"}

@@ -163,6 +163,11 @@ class Dataset:
         train, test = (self.train.at(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
         return Dataset.of_examples(train, test, spec=self.spec, name=self.name, skipped=self.skipped)
 
+    def holding_out(self, fraction: float) -> Dataset:
+        """Return the dataset without the training images that `split(fraction)` would test on; same test images."""
+        train = self.split(fraction).train
+        return Dataset.of_examples(train, self.test, spec=self.spec, name=self.name, skipped=self.skipped)
+
     def first_of_each(self, train: int | None, test: int | None) -> Dataset:
         """Return a dataset with at most so many training and test images of each class, the first ones; None: all."""
         if train is None and test is None:

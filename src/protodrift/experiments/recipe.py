@@ -61,6 +61,9 @@ class Recipe(Config):
         test_fraction: share of each class held out for testing, where the data has no test part of its own.
         validation: a share of each class's TRAINING images that is held out and stands in for the test images, which
             are not looked at: for choosing constants. None: the test images.
+        held_out: a share of each class's training images that is not trained on, nor tested on without `validation`:
+            the images of a `validation` of the same share, so that constants that were chosen there, and the numbers
+            on test images, are of the same trainings. None: all are trained on.
         train_images, test_images: at most so many images of each class, the first ones of the data; None: all.
         network: the network.
         warmup: a training of the backbone as a classifier of the first task's classes, before the first task, or None.
@@ -90,6 +93,7 @@ class Recipe(Config):
     policy: str = "none"
     test_fraction: float = 0.2
     validation: float | None = None
+    held_out: float | None = None
     train_images: int | None = None
     test_images: int | None = None
     network: Network = Network()
@@ -114,6 +118,7 @@ class Recipe(Config):
         "policy": one_of(*POLICIES),
         "test_fraction": number(0.01, 0.9),
         "validation": optional(number(0.01, 0.9)),
+        "held_out": optional(number(0.01, 0.9)),
         "train_images": optional(whole(2)),
         "test_images": optional(whole(1)),
         "mean_images": optional(whole(1)),

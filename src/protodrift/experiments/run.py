@@ -51,6 +51,8 @@ def load_data(
     dataset = _load(recipe, data, skip_bad_images, label_by)
     if recipe.validation is not None:
         dataset = dataset.split(recipe.validation)
+    elif recipe.held_out is not None:
+        dataset = dataset.holding_out(recipe.held_out)
     return dataset.first_of_each(recipe.train_images, recipe.test_images)
 
 

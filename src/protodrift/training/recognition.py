@@ -83,10 +83,10 @@ def checked_embeddings(network: Embedder, z: torch.Tensor) -> torch.Tensor:
 
 
 def readout_view(z: torch.Tensor, prototypes: Prototypes, network: Embedder, readout_state: Tensors) -> View:
-    """Return what a read-out may look at, for (N, D) embeddings z by this network."""
-    device = next(network.parameters()).device
+    """Return what a read-out may look at, for (N, D) embeddings z by this network, features beside it after them."""
+    device, own = next(network.parameters()).device, z[:, : network.embedding_dim]
     with torch.no_grad():
-        logits = [part.cpu() for part in network.logits(z.to(device))]
+        logits = [part.cpu() for part in network.logits(own.to(device))]
     return View(z, prototypes.means, logits, readout_state, statistics=prototypes.statistics, counts=prototypes.counts)
 
 
