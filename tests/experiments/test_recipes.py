@@ -301,9 +301,7 @@ def test_images_held_out_are_those_of_validation_and_both_train_on_the_same(digi
 
     whole = runs.load_data(digits_recipe, None)
     recipe = with_settings(digits_recipe, {"held_out": "0.2"})
-    tested, chosen = (
-        runs.load_data(with_settings(recipe, settings), None) for settings in ({}, {"validation": "0.2"})
-    )
+    tested, chosen = (runs.load_data(with_settings(recipe, settings), None) for settings in ({}, {"validation": "0.2"}))
     assert torch.equal(tested.train.images, chosen.train.images)
     assert torch.equal(tested.test.images, whole.test.images)
     assert len(chosen.train) + len(chosen.test) == len(whole.train)
