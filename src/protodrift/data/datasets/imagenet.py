@@ -32,7 +32,7 @@ class ImageNetSubset(PhotoDataset):
         known = [path.name for path in (folder / "train").iterdir() if path.is_dir() and path.name[0] != "."]
         count = min(SUBSET, len(known)) if classes is None else classes
         wanted = {str(label) for label in chosen_classes(known, count, seed)} if known else None
-        train, test = (scan_folder(folder / part, classes=wanted) for part in ("train", "val"))
+        train, test = (scan_folder(folder / part, classes=wanted, label_by="top") for part in ("train", "val"))
         return Photos(
             tuple(_named(train, folder)),
             tuple(_named(test, folder)),
@@ -48,7 +48,7 @@ class TinyImageNet(PhotoDataset):
 
     def scan(self, folder: Path, *, classes: int | None = None, seed: int | None = None) -> Photos:
         """Read the training folders and the annotations of the validation images."""
-        train = scan_folder(folder / "train")
+        train = scan_folder(folder / "train", label_by="top")
         rows = read_lines(folder / "val" / "val_annotations.txt", 6)
         test: list[tuple[str, Label]] = [(f"val/images/{name}", wnid) for name, wnid, *_ in rows]
         for name, _ in test:
