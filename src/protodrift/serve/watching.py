@@ -83,8 +83,9 @@ class Watched:
                 return False
             if self._failed is not None and self._failed[0] == current and time.monotonic() < self._failed[1]:
                 return False
-            self.served = self._read()
-            self.problem, self._failed = "", None
+            served = self._read()
+            self.problem, self._failed = "", None  # before: nobody is told of a new version and an old problem
+            self.served = served
         except Exception as error:  # also what torch says where there is no memory for a second model
             explained = isinstance(error, (ProtodriftError, OSError))
             self.problem = str(error) if explained else f"{type(error).__name__}: {error}".removesuffix(": ")
