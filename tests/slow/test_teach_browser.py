@@ -123,6 +123,17 @@ def answers(page, files):
     return page.locator(".answer h3").all_inner_texts()[: len(files)]
 
 
+def crossings(page) -> list[int]:
+    """Names on the map, pairs of them that overlap, and dots that a name covers."""
+    return page.evaluate(
+        """() => { const meet = (a, b) => a[0] < b[2] && a[2] > b[0] && a[1] < b[3] && a[3] > b[1];
+        const names = drawing.labels, dots = map.classes.map((_, row) => drawing.place(row, drawing.step))
+            .filter((at) => at).map(([x, y]) => [x - 4, y - 4, x + 4, y + 4]);
+        const pairs = names.flatMap((one, i) => names.slice(0, i).filter((other) => meet(one, other)));
+        return [names.length, pairs.length, names.flatMap((one) => dots.filter((dot) => meet(one, dot))).length]; }"""
+    )
+
+
 def same_classes(now: list[str], before: list[str]) -> bool:
     """Return whether no photo changed its class; how far one may be from it is measured anew with every class."""
     return all("unknown" in pair or pair[0] == pair[1] for pair in zip(now, before, strict=True))
@@ -134,8 +145,15 @@ def test_teach_correct_undo_and_nothing_is_forgotten(browser, world):
     page = opened(browser, address, complaints)
     assert "token" not in page.url  # it does not stay in the address
     before = answers(page, old)
+    assert page.evaluate("drawing.asked.map((one) => one.name)") == [os.path.basename(name) for name in old]
     for label in (2, 3, 4):
         teach_dropped(page, more[label][:4], f"pattern {label}")
+    page.fill("#class-name", "Pattern_3")
+    drop(page, "#teach-drop", more[3][4:])
+    expect(page.locator("#teach-hint")).to_contain_text("It knows pattern 3. Choose that name if you mean it")
+    page.fill("#class-name", "pattern 3")
+    expect(page.locator("#teach-hint")).to_contain_text("these photos are added")
+    page.locator("#tray button").click()
     page.click("#camera-open")
     expect(page.locator("#camera")).to_be_visible(timeout=LONG)
     page.wait_for_function("document.querySelector('video').videoWidth > 0")
@@ -152,6 +170,9 @@ def test_teach_correct_undo_and_nothing_is_forgotten(browser, world):
     page.click("#camera-close")
     known = set(IncrementalClassifier.load(root / "model").classes_)
     assert known == {*(f"pattern {label}" for label in range(5)), "camera's picture"}
+    names, pairs, covered = crossings(page)
+    assert (pairs, covered) == (0, 0)
+    assert names >= 5
     for label in (2, 3, 4):
         assert answers(page, more[label][4:]) in ([f"pattern {label}"], ["unknown"])
     assert same_classes(answers(page, old), before)  # frozen: older answers are what they were
@@ -199,6 +220,7 @@ def test_without_the_token_the_page_says_what_to_do(browser, world):
     _, address, more, _ = world
     complaints: list[str] = []
     page = opened(browser, address.partition("#")[0], complaints)
+    expect(page.locator("#teach-said")).to_contain_text("Here you can ask. To teach, open the link")  # before any work
     drop(page, "#teach-drop", more[2][:1])
     page.fill("#class-name", "x")
     page.click("#teach-button")

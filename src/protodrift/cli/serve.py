@@ -119,9 +119,13 @@ def run(args: argparse.Namespace) -> int:
     listener.listen(BACKLOG)
     served = watched.served
     classes = plural(len(served.classifier.state_.prototypes), "class")
-    print(f"serving {args.model}, version {served.current.version} with {classes}, at {url_of(listener)}", flush=True)
+    secret = f"#token={write_token}" if args.teach and token is None else ""
+    print(
+        f"serving {args.model}, version {served.current.version} with {classes}, at {url_of(listener)}"
+        + "  (to ask; the next link can teach, too)" * bool(secret),
+        flush=True,
+    )
     if args.teach:
-        secret = f"#token={write_token}" if token is None else ""
         print(f"teach it at {url_of(listener)}{secret}  (whoever has {'this link' if secret else 'the token'} can)")
     print("stop with Ctrl-C", flush=True)
     run_until_stopped(app, listener, limits.seconds + 5)

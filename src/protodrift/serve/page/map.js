@@ -17,7 +17,8 @@ class DriftMap {
     this.pinned = false;
     this.view = { scale: 1, x: 0, y: 0 };
     this.drag = null;
-    this.asked = null; // where the last picture is, in the plane
+    this.asked = []; // pictures that were asked about: {place: [x, y] in the plane, name}; the last is the one pointed out
+    this.labels = []; // boxes of the names as drawn: [left, top, right, bottom] in pixels
     canvas.addEventListener("pointermove", (event) => this.#pointed(event));
     canvas.addEventListener("pointerdown", (event) => this.#pressed(event));
     canvas.addEventListener("pointerup", (event) => this.#released(event));
@@ -50,8 +51,8 @@ class DriftMap {
     requestAnimationFrame(tick);
   }
 
-  /** Show where a picture is: [x, y] in the plane, or null. */
-  mark(place) { this.asked = place; this.draw(); }
+  /** Show where pictures are: a list of {place, name}; the last one is pointed out. */
+  mark(pictures) { this.asked = pictures; this.draw(); }
 
   select(row, pinned = false) {
     this.pinned = pinned && row !== null;
@@ -153,21 +154,24 @@ class DriftMap {
       pen.strokeStyle = row === this.selected ? ink : paper;
       pen.stroke();
     }
-    this.#names(pen, rows, ink, paper, radius);
-    if (this.asked) this.#picture(pen, color("--accent"), paper);
+    const pictures = this.asked.map(({ place }) => this.#inside(this.#pixel(...place)));
+    pictures.forEach((at, i) => this.#picture(pen, at, i === pictures.length - 1 ? 8 : 5, color("--accent"), paper));
+    this.#names(pen, rows, pictures, ink, paper, radius);
   }
 
-  /** The last picture: a diamond, at the edge if it is far outside. */
-  #picture(pen, color, paper) {
-    const at = this.#pixel(...this.asked), edge = 12;
-    const x = Math.min(this.canvas.clientWidth - edge, Math.max(edge, at[0]));
-    const y = Math.min(this.canvas.clientHeight - edge, Math.max(edge, at[1]));
+  /** A place on the canvas, or at its edge if it is outside. */
+  #inside([x, y], edge = 12) {
+    return [Math.min(this.canvas.clientWidth - edge, Math.max(edge, x)), Math.min(this.canvas.clientHeight - edge, Math.max(edge, y))];
+  }
+
+  /** A picture: a diamond. */
+  #picture(pen, [x, y], size, color, paper) {
     pen.beginPath();
-    for (const [dx, dy] of [[0, -8], [8, 0], [0, 8], [-8, 0]]) pen.lineTo(x + dx, y + dy);
+    for (const [dx, dy] of [[0, -size], [size, 0], [0, size], [-size, 0]]) pen.lineTo(x + dx, y + dy);
     pen.closePath();
     pen.fillStyle = color;
     pen.fill();
-    pen.lineWidth = 2;
+    pen.lineWidth = size > 6 ? 2 : 1;
     pen.strokeStyle = paper;
     pen.stroke();
   }
@@ -215,29 +219,60 @@ class DriftMap {
     pen.globalAlpha = 1;
   }
 
-  #names(pen, rows, ink, paper, radius) {
-    const family = getComputedStyle(document.body).fontFamily, taken = [];
-    const order = this.selected === null ? rows : [this.selected, ...rows.filter((row) => row !== this.selected)];
-    let written = 0;
+  /** Names beside their dots. A name covers neither another name nor a dot: it goes to the nearest free place, with a line to
+   * its dot if that is not beside it, and is left out if there is none (pointing at the dot tells it). */
+  #names(pen, rows, pictures, ink, paper, radius) {
+    const family = getComputedStyle(document.body).fontFamily, width = this.canvas.clientWidth, height = this.canvas.clientHeight;
+    const dots = rows.map((row) => ({ row, at: this.place(row, this.shown), text: String(this.data.classes[row]) }));
+    const chosen = dots.filter((dot) => dot.row === this.selected), rest = dots.filter((dot) => dot.row !== this.selected);
+    const last = this.asked.length - 1;
+    const asked = last < 0 ? [] : [{ row: -1, at: pictures[last], text: this.asked[last].name }];
+    const obstacles = [...dots.map((dot) => dot.at), ...pictures].map(([x, y]) => [x - radius, y - radius, x + radius, y + radius]);
+    const meet = (a, b) => a[0] < b[2] && a[2] > b[0] && a[1] < b[3] && a[3] > b[1];
+    this.labels = [];
     pen.lineJoin = "round";
-    for (const row of order) {
-      const at = this.place(row, this.shown);
-      if (at === null) continue;
-      const chosen = row === this.selected;
-      pen.font = `${chosen ? 650 : 500} ${chosen ? 14 : 12}px ${family}`;
-      let text = String(this.data.classes[row]);
-      if (text.length > 24 && !chosen) text = `${text.slice(0, 23)}…`;
-      const width = pen.measureText(text).width, right = at[0] + radius + 4;
-      const left = right + width < this.canvas.clientWidth ? right : at[0] - radius - 4 - width;
-      const box = [left, at[1] - 8, left + width, at[1] + 8];
-      if (!chosen && taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1])) continue;
-      taken.push(box);
+    for (const { row, at, text: whole } of [...chosen, ...asked, ...rest]) {
+      const big = row === this.selected;
+      pen.font = `${big ? 650 : row < 0 ? "italic 500" : 500} ${big ? 14 : 12}px ${family}`;
+      const text = whole.length > 28 && !big ? `${whole.slice(0, 27)}…` : whole;
+      const wide = pen.measureText(text).width, own = row < 0 ? obstacles.length - 1 : rows.indexOf(row);
+      let free = null;
+      for (const away of dots.length > 150 ? [0] : [0, 16, 32]) {
+        for (const [dx, dy] of [[1, 0], [-1, 0], [1, -1], [1, 1], [-1, -1], [-1, 1], [0, -1], [0, 1]]) {
+          const gap = radius + (big ? 7 : 4) + away;
+          const left = dx > 0 ? at[0] + gap : dx < 0 ? at[0] - gap - wide : at[0] - wide / 2;
+          const middle = at[1] + dy * (dx ? 10 + away : radius + 9 + away);
+          const box = [left - 1, middle - 8, left + wide + 1, middle + 8];
+          if (box[0] < 0 || box[2] > width || box[1] < 0 || box[3] > height - (box[2] > width - 130 ? BELOW : 0)) continue;
+          if (this.labels.some((other) => meet(box, other))) continue;
+          if (obstacles.some((other, i) => i !== own && meet(box, other))) continue;
+          free = { box, left, middle, away, dx, dy };
+          break;
+        }
+        if (free) break;
+      }
+      if (!free && big) { // the chosen one is named, whatever it covers
+        const left = Math.min(at[0] + radius + 7, width - wide);
+        free = { box: [left, at[1] - 8, left + wide, at[1] + 8], left, middle: at[1], away: 0 };
+      }
+      if (!free) continue;
+      this.labels.push(free.box);
+      if (free.away) {
+        pen.beginPath();
+        pen.moveTo(at[0], at[1]);
+        pen.lineTo(free.dx > 0 ? free.left - 2 : free.dx < 0 ? free.left + wide + 2 : at[0], free.middle - (free.dx ? 0 : 8 * free.dy));
+        pen.lineWidth = 1;
+        pen.globalAlpha = 0.5;
+        pen.strokeStyle = ink;
+        pen.stroke();
+        pen.globalAlpha = 1;
+      }
       pen.lineWidth = 3.5;
       pen.strokeStyle = paper;
-      pen.strokeText(text, left, at[1] + 4);
+      pen.strokeText(text, free.left, free.middle + 4);
       pen.fillStyle = ink;
-      pen.fillText(text, left, at[1] + 4);
-      if (++written >= LABELS) return;
+      pen.fillText(text, free.left, free.middle + 4);
+      if (this.labels.length >= LABELS) return;
     }
   }
 

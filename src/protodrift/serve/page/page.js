@@ -55,12 +55,13 @@ async function load() {
   $("curl").textContent = `curl -F images=@a.jpg -F images=@b.jpg ${location.origin}/predict`;
   fillFacts();
   fillTasks();
+  drawing.mark([]); // another version has another plane
   fillLegend();
   $("step").max = map.steps.length - 1;
   $("map-note").textContent =
     "Every dot is a class: the mean of its photos as the network sees them. Classes that look alike to it are close. " +
     (drifts() ? "Arrows show where drift compensation moved the old ones in a task, and circles how far off they may be after it. " : "") +
-    `The plane shows ${percent(map.variance_shown)} of the variance, so distances in it are at most the real ones.` +
+    `A flat map shows only a part, ${percent(map.variance_shown)} here: dots that lie together may still be apart.` +
     (map.steps[0].task > 1 ? ` Of the tasks before task ${map.steps[0].task} only numbers are kept.` : "");
   if (TEACHES) { knownClasses(map.classes); follow(); }
   drawing.selected = null;
@@ -118,7 +119,7 @@ function fillLegend() {
     entry.append(dot, `task ${task.task}`);
     return entry;
   });
-  if (drawing.asked) entries.push(make("li", "◆ the last picture"));
+  if (drawing.asked.length) entries.push(make("li", drawing.asked.length > 1 ? "◆ your pictures" : "◆ your picture"));
   $("legend").replaceChildren(...entries);
 }
 
@@ -253,7 +254,9 @@ async function predict(file) {
     const form = new FormData();
     form.append("images", file, file.name || "image");
     try {
-      return (await ask("/predict?top=3", { method: "POST", body: form })).predictions[0];
+      const { version, predictions } = await ask("/predict?top=3", { method: "POST", body: form });
+      if (model && version !== model.version) await load(); // the map of the version that answered
+      return predictions[0];
     } catch (error) {
       if (error.status !== 429 || attempt >= 20) throw error; // busy: ask again
       await new Promise((done) => setTimeout(done, 250 + 250 * Math.random()));
@@ -265,12 +268,17 @@ async function answer(files) {
   const pictures = [...files];
   if (!pictures.length) return;
   let next = 0, done = 0;
+  drawing.mark([]);
   const cards = pictures.map((file) => {
-    const card = make("li", "", "answer"), picture = make("img");
+    const card = make("li", "", "answer"), button = make("button", "", "shown"), picture = make("img");
     picture.alt = "";
     picture.src = URL.createObjectURL(file);
     picture.addEventListener("load", () => URL.revokeObjectURL(picture.src), { once: true });
-    card.append(picture, make("div", "…"));
+    button.type = "button";
+    button.disabled = true; // until it is known where it is
+    button.setAttribute("aria-label", `Show ${file.name || "this picture"} on the map`);
+    button.append(picture);
+    card.append(button, make("div", "…"));
     return card;
   });
   $("answers").prepend(...cards);
@@ -281,10 +289,17 @@ async function answer(files) {
       try { fillAnswer(cards[i], pictures[i], await predict(pictures[i])); }
       catch (error) { fillWrong(cards[i], pictures[i].name, error.message); }
       done++;
-      $("progress").textContent = done < pictures.length ? `${done} of ${pictures.length}` : plural(done, "picture") + " answered";
+      if (done < pictures.length) $("progress").textContent = `${done} of ${pictures.length}`;
+      else $("progress").replaceChildren(`${plural(done, "picture")} answered · `, toMap());
     }
   };
   await Promise.all(Array.from({ length: AT_A_TIME }, worker));
+}
+
+function toMap() {
+  const link = make("a", "◆ where on the map");
+  link.href = "#map";
+  return link;
 }
 
 /** Why a picture is unknown, in a sentence. */
@@ -315,8 +330,17 @@ function fillAnswer(card, file, found) {
   box.append(bars);
   card.querySelector(":scope > div").replaceWith(box);
   addCorrection(card, file, async () => fillAnswer(card, file, await predict(file)));
+  const button = card.querySelector(".shown"), place = { place: found.place, name }, { version } = model;
+  button.disabled = !found.place;
+  button.title = "Show on the map";
+  button.onclick = async () => {
+    if (version !== model.version) fillAnswer(card, file, await predict(file)); // places of another version say nothing
+    else drawing.mark([...drawing.asked.filter((one) => one !== place), place]);
+    chooseClass(found.top[0].class);
+    $("map").focus();
+  };
   if (!found.unknown && map) chooseClass(found.class);
-  drawing.mark(found.place);
+  if (found.place) drawing.mark([...drawing.asked.slice(-49), place]);
   fillLegend();
 }
 

@@ -123,8 +123,22 @@ function addToTray(files) {
 
 function trayChanged() {
   $("teach-button").textContent = tray.length ? `Teach ${plural(tray.length, "photo")}` : "Teach";
-  $("teach-button").disabled = !tray.length || !$("class-name").value.trim();
+  const name = $("class-name").value.trim();
+  $("teach-button").disabled = !tray.length || !name;
+  $("teach-hint").textContent = nextStep(name);
 }
+
+/** What to do next, or what will happen. */
+function nextStep(name) {
+  if (!tray.length) return name ? "Now choose photos of it." : "";
+  if (!name) return "Now say what they show.";
+  const known = map ? map.classes.map(String) : [];
+  if (known.includes(name)) return `It knows ${name}: these photos are added to what it knows of it.`;
+  const alike = known.find((label) => plain(label) === plain(name));
+  return alike ? `It knows ${alike}. Choose that name if you mean it; ${name} would be another class.` : `${name} is new to it.`;
+}
+
+function plain(label) { return label.toLowerCase().replace(/[\s_-]+/g, " "); }
 
 async function teachTray() {
   const name = $("class-name").value.trim(), files = tray.map((one) => one.file);
@@ -137,7 +151,7 @@ async function teachTray() {
   follow();
   try {
     const job = await teach(files, name);
-    say(`The model knows ${job.class} now, ${job.seconds.toFixed(1)} s later. No photo was kept.`);
+    say(`The model knows ${job.class} now, ${job.seconds.toFixed(1)} s later. No photo was kept. Try it above with another photo.`);
     chooseClass(job.class);
   } catch (error) {
     say(`${name} was not learned: ${error.message}`);
@@ -225,5 +239,6 @@ if (TEACHES) {
   $("camera-close").addEventListener("click", closeCamera);
   $("shoot").addEventListener("click", async () => addToTray([await shot()]));
   $("shoot-ask").addEventListener("click", async () => answer([await shot()]));
+  if (!token) say("Here you can ask. To teach, open the link that the server printed for it: it ends in #token=….");
   trayChanged();
 }
