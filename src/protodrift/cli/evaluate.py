@@ -141,10 +141,12 @@ def _write_page(args: argparse.Namespace, clf: IncrementalClassifier, result: Ev
     from ..report.evaluation import evaluation_page
 
     prototypes = clf.state_.prototypes
+    options = {"--classes": args.label_by, "--unknown-rate": args.unknown_rate, "--html": args.html}
+    given = [f"{name} {shown(str(value))}" for name, value in options.items() if value is not None]
     facts = {
         "model": f"{shown(args.model)}, {plural(len(prototypes), 'class')}",
         "photos": f"{shown(args.data)}, {plural(len(photos.paths), 'photo')}, {len(photos.skipped)} passed over",
-        "command": f"protodrift evaluate {shown(args.model)} {shown(args.data)} --html {shown(args.html)}",
+        "command": f"protodrift evaluate {shown(args.model)} {shown(args.data)} {' '.join(given)}",
     }
     tasks = dict(zip(prototypes.labels, prototypes.tasks.tolist(), strict=True))
     write(args.html, evaluation_page(result, photos.paths, photos.examples.images, tasks, facts))

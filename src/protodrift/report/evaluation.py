@@ -31,6 +31,8 @@ _KINDS = (
     ("stranger found", "Strangers that were found", "Photos of classes never learned, and called unknown: no mistake."),
 )
 
+_DISTANCE = "Distance: how far from the nearest class, where 1 is as far as nearly all photos of that class are."
+
 
 def evaluation_page(
     result: Evaluation,
@@ -52,7 +54,9 @@ def evaluation_page(
         InputError: if what makes pages is not installed.
     """
     parts: Any = template("evaluation.html").module
-    sections = [Section("In numbers", [parts.parts(_parts(result))])] if result.all is not None else []
+    sections = []
+    if result.all is not None:
+        sections.append(Section("In numbers", [parts.parts(_parts(result), result.never_learned)]))
     groups: dict[str, list[int]] = {}
     for row, one in enumerate(result.answers):
         groups.setdefault(one.verdict, []).append(row)
@@ -61,7 +65,8 @@ def evaluation_page(
         rows = sorted(groups.get(verdict, []), key=lambda row: -result.answers[row].top[0][1])
         if rows:
             cards = parts.photos([_card(result.answers[row], files[row], images[row]) for row in rows])
-            sections.append(Section(f"{title}: {len(rows):,}", [*field, cards], note))
+            said = f"{note} {_DISTANCE}" if field else note
+            sections.append(Section(f"{title}: {len(rows):,}", [*field, cards], said))
             field = []
     note = "Press a heading to sort. Accuracy counts the class that was nearest, also where a photo was called unknown."
     sections.append(Section("Classes", [parts.classes(_class_rows(result, tasks))], note))
