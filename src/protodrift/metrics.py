@@ -102,6 +102,67 @@ def average_forgetting(acc: Array) -> Array:
     return result
 
 
+def backward_transfer(acc: Array) -> Array:
+    """Return 1/(k-1) sum_{j<k} a[k, j] - a[j, j], (T,): what later tasks gave to, or took from, old ones.
+
+    Lopez-Paz and Ranzato, NeurIPS 2017; NaN for the first task.
+
+    >>> backward_transfer(np.array([[0.9, np.nan], [0.5, 0.7]]))
+    array([ nan, -0.4])
+    """
+    acc = _matrix(acc)
+    result = np.full(len(acc), np.nan)
+    for k in range(1, len(acc)):
+        result[k] = np.mean([acc[k, j] - acc[j, j] for j in range(k)])
+    return result
+
+
+def forward_transfer(before: Sequence[float], chance: Sequence[float]) -> Array:
+    """Return 1/(k-1) sum_{1<j<=k} b_j - chance_j, (T,): what a network knew of tasks that it had not seen.
+
+    Lopez-Paz and Ranzato, NeurIPS 2017, measure b_j with the head of task j. Classes that are not learned yet have no
+    prototype, so here b_j is how well the network before task j tells its classes apart (`left_out_accuracy`).
+
+    Args:
+        before: b_j of each task, (T,).
+        chance: 1 / number of classes of each task, (T,).
+
+    >>> forward_transfer([0.5, 0.9, 0.7], [0.5, 0.5, 0.5])
+    array([nan, 0.4, 0.3])
+    """
+    gains = np.asarray(before, dtype=float) - np.asarray(chance, dtype=float)
+    result = np.full(len(gains), np.nan)
+    for k in range(1, len(gains)):
+        result[k] = gains[1 : k + 1].mean()
+    return result
+
+
+def left_out_accuracy(z: torch.Tensor, targets: torch.Tensor, classes: int) -> float:
+    """Return the accuracy of the nearest class mean, each image left out of the mean of its own class.
+
+    Args:
+        z: (N, D) embeddings.
+        targets: (N,) class of each, 0 to classes - 1. An image that is alone in its class counts as wrong.
+        classes: K.
+
+    >>> left_out_accuracy(torch.tensor([[0.0], [1.0], [5.0], [6.0]]), torch.tensor([0, 0, 1, 1]), 2)
+    1.0
+    """
+    z = z.double()
+    counts = torch.bincount(targets, minlength=classes)
+    sums = torch.zeros(classes, z.shape[1], dtype=z.dtype).index_add(0, targets, z)
+    means = sums / counts.clamp(min=1)[:, None]
+    right = 0
+    for rows in torch.arange(len(z)).split(4096):
+        own, other = targets[rows], torch.cdist(z[rows], means)
+        without = (sums[own] - z[rows]) / (counts[own] - 1).clamp(min=1)[:, None]
+        distance = torch.linalg.vector_norm(z[rows] - without, dim=1)
+        other[:, counts == 0] = torch.inf
+        other.scatter_(1, own[:, None], torch.inf)
+        right += int(((distance < other.min(dim=1).values) & (counts[own] > 1)).sum())
+    return right / len(z)
+
+
 def confusion_matrix(y_true: Sequence[Label], y_pred: Sequence[Label], classes: Sequence[Label]) -> Array:
     """Return counts, (K, K): row = true class, column = predicted class, in the order of `classes`.
 

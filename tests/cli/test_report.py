@@ -24,7 +24,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     methods = {name: METHODS[name] for name in ("E-FT", "E-FT+SDC")}
     results = Tree(stream, training=Training(epochs=0)).run(methods)
     recipe = Recipe("tiny", "about", "digits", tuple(methods.items()))
-    document = results_document(recipe, stream.task_classes, stream.split, results.values(), 3, "a command")
+    document = results_document(recipe, stream.task_classes, stream.split, results.values(), "a command")
     out = tmp_path_factory.mktemp("run")
     (out / "results.json").write_text(json.dumps(document))
     return out

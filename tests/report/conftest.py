@@ -26,7 +26,7 @@ def document_of(classes: list[list[int]], methods: dict[str, Method], seeds: tup
     for seed in seeds:
         results += Tree(stream, training=Training(epochs=1), seed=seed).run(methods).values()
     recipe = Recipe("made up", "A test", "digits", tuple(methods.items()))
-    made = results_document(recipe, stream.task_classes, stream.split, results, 1, "protodrift run made-up")
+    made = results_document(recipe, stream.task_classes, stream.split, results, "protodrift run made-up")
     return json.loads(json.dumps(made, allow_nan=False))  # type: ignore[no-any-return]
 
 

@@ -159,7 +159,7 @@ def test_every_table_of_the_paper_is_there() -> None:
 
 def test_a_recipe_says_which_table_it_is() -> None:
     recipe = Recipe("r", "about", "digits", (), table="table1/cub200")
-    assert results_document(recipe, [], "", [], 0, "")["table"] == "table1/cub200"
+    assert results_document(recipe, [], "", [], "")["table"] == "table1/cub200"
 
 
 # -- formats ----------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         taken = [take(flat, name, pictures.methods[name]) for name in shown]
     trainings = tree.trainings(recipe.methods)
     command = f"protodrift demo --seed {args.seed}"
-    document = results_document(recipe, stream.task_classes, stream.split, results.values(), trainings, command)
+    document = results_document(recipe, stream.task_classes, stream.split, results.values(), command)
     table = summaries([document])
     print(f"\n{results_text(table)}\n")
     print(

@@ -155,19 +155,26 @@ class Config(metaclass=ABCMeta):  # noqa: B024, its children have abstract metho
         """Return the options by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which `decode` makes an equal object."""
-        return {"type": type(self).__name__, **{name: encode(value) for name, value in self.options().items()}}
+    def to_json(self, outside: Callable[[Any], Any] | None = None) -> dict[str, Any]:
+        """Return a JSON-able dict from which `decode` makes an equal object; `outside` as for `encode`."""
+        return {"type": type(self).__name__, **{name: encode(value, outside) for name, value in self.options().items()}}
 
 
-def encode(value: Any) -> Any:
-    """Turn configs, tuples and plain values into what JSON can hold."""
+def encode(value: Any, outside: Callable[[Any], Any] | None = None) -> Any:
+    """Turn configs, tuples and plain values into what JSON can hold.
+
+    Args:
+        value: what to write.
+        outside: writes an object that is none of these; None: it is refused.
+    """
     if isinstance(value, Config):
-        return value.to_json()
+        return value.to_json(outside)
     if isinstance(value, (tuple, list)):
-        return [encode(item) for item in value]
+        return [encode(item, outside) for item in value]
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
+    if outside is not None:
+        return outside(value)
     raise InputError(
         f"{value!r} cannot be written to a model or run directory: only named configurations can. "
         "Pass the object again when loading."

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..common.config import Config, encode, number, one_of, optional, part, whole
+from ..common.config import Config, number, one_of, optional, part, whole
 from ..common.labels import Label
 from ..data import Dataset
 from ..data.augment import AutoAugment, ColorJitter, Cutout, TrivialAugment
@@ -18,6 +18,7 @@ from ..data.views import Augmentation, Composed, CropFlip, RandomCropFlip, Resiz
 from ..errors import InputError, did_you_mean
 from ..methods import Method
 from ..training.config import Training, Warmup
+from .identity import written
 from .setup import Network
 from .tree import Tree
 
@@ -203,8 +204,8 @@ class Recipe(Config):
 
     def resolved(self) -> dict[str, Any]:
         """Return everything, JSON-able, as `protodrift show` prints it."""
-        document: dict[str, Any] = encode(self)
-        document["rows"] = {name: encode(method) for name, method in self.rows}
+        document: dict[str, Any] = written(self)
+        document["rows"] = {name: written(method) for name, method in self.rows}
         return document
 
 

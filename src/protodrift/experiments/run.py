@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from ..common import machine
-from ..common.config import encode
 from ..common.files import locked, make_directory, replace_file
 from ..common.progress import Reporter, silent
 from ..data import Dataset, load_digits, load_folder
@@ -29,6 +28,7 @@ from ..networks.weights import describe_weights
 from . import samples
 from .engines import Engine, LocalEngine, compute_stages
 from .engines.ranks import compute_together
+from .identity import fingerprint, written
 from .recipe import Recipe
 from .results import MethodResult
 from .store import Store
@@ -37,14 +37,21 @@ from .tree import Tree
 FORMAT_VERSION = 1
 
 
+GIVEN = "given"
+"""The `data` of a recipe whose data is handed over in Python: arrays, a torch or Hugging Face dataset."""
+
+Data = Dataset | str | Path | None
+"""The data of a run: itself; the folder for "folder"; where a named set lies, or None: where it is looked for."""
+
+
 def load_data(
-    recipe: Recipe, data: str | Path | None, skip_bad_images: bool = False, label_by: LabelBy | None = None
+    recipe: Recipe, data: Data, skip_bad_images: bool = False, label_by: LabelBy | None = None
 ) -> Dataset:
     """Return the dataset of a recipe: of its size, with `validation` some training images in place of the test images.
 
     Args:
         recipe: says which data, and at what size.
-        data: the folder for "folder"; for a named dataset the folder that holds it, or None: where it is looked for.
+        data: see `Data`.
         skip_bad_images: leave out images that cannot be decoded, instead of refusing the set.
         label_by: which name is the class where the folder has folders in folders, as for `data.scan_folder`.
     """
@@ -56,9 +63,13 @@ def load_data(
     return dataset.first_of_each(recipe.train_images, recipe.test_images)
 
 
-def _load(recipe: Recipe, data: str | Path | None, skip_bad_images: bool, label_by: LabelBy | None) -> Dataset:
+def _load(recipe: Recipe, data: Data, skip_bad_images: bool, label_by: LabelBy | None) -> Dataset:
     if label_by is not None and recipe.data != "folder":
         raise InputError(f"--classes (label_by) is for folders of yours; recipe {recipe.name!r} knows its classes.")
+    if isinstance(data, Dataset):
+        return data if data.test is not None else data.split(recipe.test_fraction)
+    if recipe.data == GIVEN:
+        raise InputError(f"recipe {recipe.name!r} was run on data that a program gave. Run it from Python: Experiment.")
     if recipe.data == "digits":
         if data is not None:
             raise InputError(f"recipe {recipe.name!r} has its own data: drop --data, or run the recipe 'folder'.")
@@ -89,25 +100,29 @@ def run(
     out: str | Path,
     *,
     seeds: Iterable[int] = (0,),
-    data: str | Path | None = None,
+    data: Data = None,
     skip_bad_images: bool = False,
     label_by: LabelBy | None = None,
     jobs: int = 1,
     engine: Engine | None = None,
+    device: str = "cpu",
     reporter: Reporter = silent,
     command: str = "",
 ) -> dict[str, Any]:
     """Run a recipe, or go on where an interrupted run stopped, and return the results document.
 
+    Methods and seeds that the directory has results of already stay in the document.
+
     Args:
         recipe: what to run.
         out: the run directory. One that was made by another recipe or configuration is refused.
         seeds: training seeds.
-        data: the folder, for recipes that need one.
+        data: see `Data`.
         skip_bad_images: leave out images that cannot be decoded.
         label_by: which name is the class where the folder has folders in folders.
         jobs: how many processes compute stages at the same time, each with this process's number of threads.
         engine: where stages are computed; None: `jobs` processes of this machine.
+        device: of the networks, where the engine does not say it; its results are stages of their own.
         reporter: shows progress.
         command: written beside the results.
     """
@@ -118,7 +133,7 @@ def run(
             "one of them: torchrun for a network that takes long to train, engines for many trainings."
         )
     if engine is None and jobs > 1:
-        engine = LocalEngine(jobs)
+        engine = LocalEngine(jobs, device)
     read = partial(load_data, recipe, _absolute(data), skip_bad_images, label_by)
     dataset = world.first_before_others(read)
     stream = recipe.stream(dataset)
@@ -130,17 +145,17 @@ def run(
                 _check_target(out)
                 held.enter_context(contextlib.nullcontext() if engine is None else engine.opened())
                 held.enter_context(_claimed(out))
-                _check_same_run(out, recipe, dataset)
+                rows = _check_same_run(out, recipe, dataset)
                 store = Store(out)
             ranks = world.on_first(lambda: _ranks_begun_with(out, world.size))
             if world.is_first:
-                _write_json(out / "run.json", _run_document(recipe, dataset, stream.split, ranks))
-            device = "cpu" if engine is None else engine.device
+                _write_json(out / "run.json", _run_document(recipe, dataset, stream.split, ranks, rows))
+            device = device if engine is None else engine.device
             make_tree = partial(
                 recipe.tree, stream, store=store, reporter=reporter, device=device, world=world, ranks=ranks
             )
             results: list[MethodResult] = []
-            trainings = 0
+            before = _earlier_results(out) if world.is_first else []
             for seed in seeds:
                 tree = world.first_before_others(partial(make_tree, seed=seed))
                 if not world.alone:
@@ -151,12 +166,12 @@ def run(
                     make = partial(_worker_tree, recipe, read, _absolute(out), seed, device)
                     compute_stages(make, tree, recipe.methods, engine=engine, reporter=reporter)
                 results += tree.run(recipe.methods).values()
-                trainings += tree.trainings(recipe.methods)
                 document = results_document(
-                    recipe, stream.task_classes, stream.split, results, trainings, command, ranks=world.size
+                    recipe, stream.task_classes, stream.split, results, command, ranks=world.size
                 )
+                document = _with_earlier(document, before, reporter)
                 _write_json(out / "results.json", document)
-                if seed == seeds[0]:
+                if seed == min(entry["seed"] for entry in document["results"]):
                     samples.keep(out, tree, recipe.methods)
     except ModelFileError as error:
         raise RunError(str(error)) from None
@@ -181,9 +196,32 @@ def _claimed(out: Path) -> Iterator[None]:
         yield
 
 
-def _absolute(path: str | Path | None) -> Any:
+def _absolute(path: Data) -> Any:
     """Return a path for a process with another working directory; links are kept, as every machine may have its own."""
-    return path if path is None else os.path.abspath(path)
+    return os.path.abspath(path) if isinstance(path, (str, Path)) else path
+
+
+def _earlier_results(out: Path) -> list[dict[str, Any]]:
+    """Return the results that a run directory has already; none where they cannot be read, and are written anew."""
+    try:
+        document = read_results(out)
+        return [entry for entry in document["results"] if {"method", "seed", "settings"} <= set(entry)]
+    except (RunError, KeyError, TypeError):
+        return []
+
+
+def _with_earlier(document: dict[str, Any], before: list[dict[str, Any]], reporter: Reporter) -> dict[str, Any]:
+    """Return a results document with earlier results of other methods and seeds, in the order of seeds and rows."""
+    now = {(entry["method"], entry["seed"]): entry for entry in document["results"]}
+    data = document["results"][0]["settings"]["data"]
+    kept = [entry for entry in before if (entry["method"], entry["seed"]) not in now]
+    same = [entry for entry in kept if entry["settings"].get("data") == data]
+    if len(same) < len(kept):
+        reporter.note(f"{len(kept) - len(same)} earlier results are of other images, and are left out")
+    order = {name: at for at, name in enumerate(dict.fromkeys(entry["method"] for entry in [*before, *now.values()]))}
+    entries = sorted([*same, *now.values()], key=lambda entry: (entry["seed"], order[entry["method"]]))
+    trainings = {key for entry in entries for key in entry["trainings"]}
+    return {**document, "trainings": len(trainings), "results": entries}
 
 
 def _worker_tree(
@@ -200,12 +238,12 @@ def results_document(
     tasks: Iterable[Iterable[str | int]],
     split: str,
     results: Iterable[MethodResult],
-    trainings: int,
     command: str,
     *,
     ranks: int = 1,
 ) -> dict[str, Any]:
     """Return what `results.json` holds: the run's facts, and a list with one entry per method and seed."""
+    entries = [result.to_json() for result in results]
     return {
         "format": "protodrift-results",
         "format_version": FORMAT_VERSION,
@@ -215,10 +253,10 @@ def results_document(
         "data": recipe.data,
         "split": split,
         "tasks": [list(task) for task in tasks],
-        "trainings": trainings,
+        "trainings": len({key for entry in entries for key in entry["trainings"]}),
         "command": command,
         "environment": environment(ranks),
-        "results": [result.to_json() for result in results],
+        "results": entries,
     }
 
 
@@ -263,19 +301,23 @@ def _identity(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
     document = {
         key: value for key, value in recipe.resolved().items() if key not in ("rows", "about", "table", "notes")
     }
+    if recipe.data == GIVEN:  # nothing else tells it from other arrays
+        parts = [dataset.train, *(() if dataset.test is None else (dataset.test,))]
+        document["digest"] = [fingerprint(part) for part in parts]
     document["dataset"] = [dataset.name, len(dataset.train), len(dataset.test or ()), [str(c) for c in dataset.classes]]
     return json.loads(json.dumps(document))  # type: ignore[no-any-return]
 
 
-def _check_same_run(out: Path, recipe: Recipe, dataset: Dataset) -> None:
+def _check_same_run(out: Path, recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
+    """Refuse a directory of another run; return the rows that it has already."""
     path = out / "run.json"
     if not path.exists():
-        return
+        return {}
     try:
         before = json.loads(path.read_bytes())
         version, identity, rows = before["format_version"], before["identity"], before["rows"]
     except (OSError, ValueError, KeyError, TypeError):
-        return  # a damaged run.json is written anew; stages are checked by themselves
+        return {}  # a damaged run.json is written anew; stages are checked by themselves
     if version != FORMAT_VERSION:
         raise RunError(f"{out} was made by another version of protodrift (format {version!r}). Choose another --out.")
     now = _identity(recipe, dataset)
@@ -286,12 +328,15 @@ def _check_same_run(out: Path, recipe: Recipe, dataset: Dataset) -> None:
                 "Choose another --out."
             )
     for name, method in recipe.rows:
-        if name in rows and rows[name] != json.loads(json.dumps(encode(method))):
+        if name in rows and rows[name] != json.loads(json.dumps(written(method))):
             raise RunError(f"{out} holds a run whose method {name!r} is set differently. Choose another --out.")
+    return dict(rows)
 
 
-def _run_document(recipe: Recipe, dataset: Dataset, split: str, ranks: int) -> dict[str, Any]:
-    rows = {name: encode(method) for name, method in recipe.rows}
+def _run_document(
+    recipe: Recipe, dataset: Dataset, split: str, ranks: int, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    rows = {**before, **{name: written(method) for name, method in recipe.rows}}
     return {
         "format": "protodrift-run",
         "format_version": FORMAT_VERSION,

@@ -188,20 +188,23 @@ def keep(run_directory: Path, tree: Tree, methods: Mapping[str, Method]) -> None
     if len(tree.stream) < 2 or not wanted:
         return
     _clear(run_directory)
+    there: dict[str, Picture] = {}
     with contextlib.suppress(RunError):  # damaged ones are taken again
-        if _same(read(run_directory), tree, wanted):
+        there = read(run_directory)
+        if _same(there, tree, wanted):
             return
-    write(run_directory, [take(tree, name, method) for name, method in wanted.items()])
+    others = [picture for name, picture in there.items() if name not in wanted and picture.seed == tree.seed]
+    write(run_directory, [*others, *(take(tree, name, method) for name, method in wanted.items())])
 
 
 def _same(there: Mapping[str, Picture], tree: Tree, wanted: Mapping[str, Method]) -> bool:
     """Whether pictures show exactly these prototypes: asks for nothing that a finished run has not on disk."""
-    if list(there) != list(wanted):
+    if not set(wanted) <= set(there) or any(picture.seed != tree.seed for picture in there.values()):
         return False
     last = len(tree.stream)
     for name, method in wanted.items():
         means = torch.cat([there[name].moved, there[name].new])
-        if there[name].seed != tree.seed or not torch.equal(means, tree.prototypes(method, last).means):
+        if not torch.equal(means, tree.prototypes(method, last).means):
             return False
     return True
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
-from ..common.config import Config, encode, flag, optional, text, whole
+from ..common.config import Config, flag, optional, whole
 from ..common.labels import Label
+from ..common.outside import Outside
 from ..data.examples import Examples
 from ..data.tasks import Task, TaskStream
 from ..data.views import Augmentation, default_augmentation
@@ -21,7 +24,12 @@ from ..networks.embedder import Embedder
 from ..networks.standardize import Standardization, as_tuples, standardization
 from ..networks.weights import find_weights, pixel_statistics
 from ..training.config import Training, Warmup
-from .identity import fingerprint
+from .identity import fingerprint, written
+
+
+def _backbone(value: Any) -> str | None:
+    known = isinstance(value, (str, nn.Module, Outside))  # the last is one that a run's files tell of
+    return None if known else "must be a name or an nn.Module, not its class"
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,8 @@ class Network(Config):
     """The network of an experiment: what `build_embedder` needs.
 
     Args:
-        backbone: a name from `networks.BACKBONES`.
+        backbone: a name from `networks.BACKBONES`, or a module of yours that maps a batch to (N, features). It is known
+            by the digest of its code and its weights, and starts from these weights whatever the seed.
         embedding_dim: size of z; objectives that classify, and rows whose network stays fixed, use the backbone's
             features instead.
         normalize: L2-normalize z.
@@ -39,14 +48,14 @@ class Network(Config):
             `networks.standardize.Standardization`; `--set network.standardize=none`.
     """
 
-    backbone: str = "auto"
+    backbone: str | nn.Module = "auto"
     embedding_dim: int | None = 512
     normalize: bool = True
     weights: str | None = None
     crop: int | None = None
     standardize: Standardization = "auto"
     rules: ClassVar = {
-        "backbone": text,
+        "backbone": _backbone,
         "embedding_dim": optional(whole(1)),
         "normalize": flag,
         "weights": optional(text),
@@ -58,9 +67,9 @@ class Network(Config):
         object.__setattr__(self, "standardize", as_tuples(self.standardize))
         super().__post_init__()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, outside: Callable[[Any], Any] | None = None) -> dict[str, Any]:
         """Return it without a `standardize` that changes nothing: runs that were begun without it go on."""
-        document = super().to_json()
+        document = super().to_json(outside)
         return {key: value for key, value in document.items() if (key, value) != ("standardize", "auto")}
 
 
@@ -177,7 +186,7 @@ class Setup:
         network: Mapping[str, Any] = {"backbone": method.backbone, "crop": self.network.crop}
         if not method.backbone:
             options = embedding_options(method.objective, self.network.embedding_dim, self.network.normalize)
-            network = {**encode(self.network), **options, "weights": self._weights}
+            network = {**written(self.network), **options, "weights": self._weights}
         return {
             "network": network,
             "seed": self.seed,
@@ -185,6 +194,18 @@ class Setup:
             "device": self.device,
             "threads": self.threads,
             "ranks": self.world.size if self.ranks is None else self.ranks,
+        }
+
+    def settings(self, method: Method) -> dict[str, Any]:
+        """Return how a method was trained, beside its own parts; JSON-able."""
+        return {
+            "network": written(self.network_of(method)),
+            "training": written(self.training_of(method)),
+            "warmup": None if method.backbone else written(self.warmup),
+            "augment": written(self.views),
+            "data": hashlib.sha256(repr(self.fingerprints).encode()).hexdigest()[:32],
+            "device": self.device,
+            "threads": self.threads,
         }
 
     def _weights_identity(self) -> Any:

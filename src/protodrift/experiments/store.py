@@ -75,13 +75,17 @@ class Store:
         """Return whether a stage is there, without reading it."""
         return (self.stages / _name(kind, key)).is_dir()
 
-    def seconds(self, kind: str, key: str) -> float:
-        """Return how long a stage took when it was computed; 0 if it is not there any more."""
+    def facts(self, kind: str, key: str) -> dict[str, Any]:
+        """Return a stage's JSON data without reading its tensors; empty if it is not there any more."""
         try:
             manifest = json.loads((self.stages / _name(kind, key) / "manifest.json").read_bytes())
-            return float(manifest["data"]["seconds"])
+            return dict(manifest["data"])
         except (OSError, ValueError, KeyError, TypeError):
-            return 0.0
+            return {}
+
+    def seconds(self, kind: str, key: str) -> float:
+        """Return how long a stage took when it was computed; 0 if it is not there any more."""
+        return float(self.facts(kind, key).get("seconds", 0.0))
 
     def put(
         self, kind: str, key: str, about: Mapping[str, Any], data: Mapping[str, Any], tensors: Mapping[str, Tensors]

@@ -86,8 +86,11 @@ class Tree(Setup):
         for name, method in methods.items():
             wanted = self._readouts(method)
             readouts = [self.value(stage) for stage in wanted]
-            seconds = sum(self._seconds(stage) for stage in walk(wanted, _nowhere).values())
-            results[name] = method_result(self, name, method, readouts, seconds)
+            stages = walk(wanted, _nowhere).values()
+            seconds = sum(self._seconds(stage) for stage in stages)
+            trainings = [stage.key[:24] for stage in stages if stage.kind == "train"]
+            history = [self._history(method, task) for task in range(1, len(self.tasks) + 1)]
+            results[name] = method_result(self, name, method, readouts, seconds, history, trainings)
             self.reporter.result(f"{name}: {results[name].summary}")
         return results
 
@@ -175,6 +178,15 @@ class Tree(Setup):
             about = {"kind": stage.kind, "seed": self.seed, "ranks": self.world.size}
             self.store.put(stage.kind, stage.key, about, {**data, "seconds": seconds}, tensors)
         return value, seconds
+
+    def _history(self, method: Method, task: int) -> list[dict[str, float]]:
+        """Return the losses of each epoch of a task; nothing where it trains nothing, or its training is removed."""
+        stage = network_after(self, method, task)
+        if stage.task != task or stage.kind != "train":
+            return []
+        if stage.key in self._memory:
+            return list(self._memory[stage.key][0].history)
+        return [] if self.store is None else list(self.store.facts(stage.kind, stage.key).get("history", ()))
 
     def _seconds(self, stage: Stage[Any]) -> float:
         if stage.key in self._memory:

@@ -16,10 +16,11 @@ from ..common.step import Held as Held
 
 
 class Network(Protocol):
-    """What an objective needs of a network in order to add heads to it."""
+    """What an objective needs of a network in order to add heads, or a loss with weights, to it."""
 
     heads: nn.ModuleList
     embedding_dim: int
+    loss: nn.Module
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield its weights; a new head gets their type and device."""
@@ -44,6 +45,10 @@ class Step(Answers, Protocol):
     """What an objective sees of one batch on its way through the network."""
 
     @property
+    def network(self) -> nn.Module:
+        """The network in training."""
+
+    @property
     def drawn(self) -> Any:
         """What `Objective.draw` drew for this batch."""
 
@@ -61,6 +66,7 @@ class Objective(Config, ABC):
         classifies     whether it classifies with heads on the backbone's pooled features
         spans_tasks    whether it can train on images of old and new classes together
         grow           add what the network needs for more classes
+        weight_groups  how weights that `grow` added are trained otherwise than the network
         start_task     prepare the network in training for a task
         draw           draw what the loss of a batch needs by chance
         shown          change the images and targets of a batch by what was drawn
@@ -81,6 +87,14 @@ class Objective(Config, ABC):
 
     def grow(self, network: Network, classes: int) -> None:
         """Give the network what it needs for `classes` more classes: a head, for objectives that classify."""
+
+    def weight_groups(self, network: Network) -> list[dict[str, Any]]:
+        """Return groups of weights that are trained otherwise than the network, as a torch optimizer takes them.
+
+        Each has "params", options of the optimizer such as "weight_decay", and "rate": its learning rate in learning
+        rates of the network.
+        """
+        return []
 
     def start_task(self, network: Network, task: Task, classes: int) -> None:
         """Prepare the network in training for a task of new classes; by default it only grows."""

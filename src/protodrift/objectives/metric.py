@@ -10,6 +10,7 @@ over the terms of each anchor instead of one number, (A,); images that are no an
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,8 +21,9 @@ from pytorch_metric_learning import distances, losses, miners, reducers
 from torch import nn
 
 from ..common.config import number, one_of, optional
+from ..common.outside import Outside
 from ..errors import InputError
-from .base import Held, Objective, Step
+from .base import Held, Network, Objective, Step
 
 Mining = Literal["random", "all", "semi-hard", "batch-hard"]
 MINING: tuple[Mining, ...] = get_args(Mining)
@@ -345,8 +347,16 @@ class Angular(EmbeddingLoss):
 class MetricLoss(EmbeddingLoss):
     """Any loss of pytorch-metric-learning, with an optional miner of it, used exactly as you set them up.
 
-    It must have no trainable weights of its own (proxy losses need all classes up front). A model trained with it asks
-    for it again when it is loaded: `IncrementalClassifier.load(path, objective=MetricLoss(...))`.
+    A loss with weights of its own (proxies, centers) says for how many classes: `num_classes` is at least that of all
+    tasks. They are trained beside the network, task after task, in a parameter group of their own.
+
+    A model trained with it asks for it again when it is loaded: `IncrementalClassifier.load(path,
+    objective=MetricLoss(...))`. A run knows it by a digest of its settings and weights.
+
+    Args:
+        loss_function: the loss.
+        miner: chooses pairs or triplets of a batch; None: all.
+        rate: the learning rate of the loss's own weights, in learning rates of the network. They have no weight decay.
 
     >>> from pytorch_metric_learning import losses
     >>> objective = MetricLoss(losses.NTXentLoss(temperature=0.2))
@@ -354,19 +364,55 @@ class MetricLoss(EmbeddingLoss):
 
     loss_function: nn.Module = field(default_factory=lambda: losses.TripletMarginLoss())
     miner: Any = None
+    rate: float = 1.0
+    rules: ClassVar = {"rate": number(above=0)}
 
     def __post_init__(self) -> None:
-        if not isinstance(self.loss_function, losses.BaseMetricLossFunction):
+        super().__post_init__()
+        if not isinstance(self.loss_function, (losses.BaseMetricLossFunction, Outside)):
             raise InputError(
                 f"MetricLoss takes a loss of pytorch_metric_learning.losses, got {type(self.loss_function).__name__}."
             )
-        if any(True for _ in self.loss_function.parameters()):
+
+    def grow(self, network: Network, classes: int) -> None:
+        """Give the network the loss's own weights, once: they say for how many classes."""
+        if _weights_of(self.loss_function) and not hasattr(network, "loss"):
+            like = next(iter(network.parameters()))
+            network.loss = copy.deepcopy(self.loss_function).to(like.device)
+
+    def weight_groups(self, network: Network) -> list[dict[str, Any]]:
+        """The loss's own weights."""
+        own = _weights_of(getattr(network, "loss", None))
+        return [{"params": own, "rate": self.rate, "weight_decay": 0.0}] if own else []
+
+    def loss(self, step: Step) -> torch.Tensor:
+        """The given loss."""
+        return self._of(step, "mean")
+
+    def single_losses(self, step: Step) -> torch.Tensor:
+        """The terms of each anchor."""
+        return self._of(step, "anchor")
+
+    def _of(self, step: Step, reduction: Reduction) -> torch.Tensor:
+        own = getattr(step.network, "loss", self.loss_function)
+        classes = getattr(own, "num_classes", None)
+        if _weights_of(own) and isinstance(classes, int) and int(step.targets.max()) >= classes:
             raise InputError(
-                f"{type(self.loss_function).__name__} has weights of its own (proxies): it needs all classes up front. "
-                "Use a pair or triplet loss."
+                f"{type(own).__name__} has weights for num_classes={classes}, and this is class number "
+                f"{int(step.targets.max()) + 1}. Say how many classes all tasks together have."
             )
+        return self._reduced(own, step.z, step.targets, reduction)
 
     def losses(self, z: torch.Tensor, targets: torch.Tensor, drawn: None, reduction: Reduction) -> torch.Tensor:
-        """Return the given loss of the tuples that the given miner finds."""
-        tuples = None if self.miner is None else self.miner(z, targets)
-        return _reduced(self.loss_function, z, targets, tuples, reduction)
+        """Return the given loss, as it was given, of the tuples that the given miner finds."""
+        return self._reduced(self.loss_function, z, targets, reduction)
+
+    def _reduced(self, loss: nn.Module, z: torch.Tensor, targets: torch.Tensor, reduction: Reduction) -> torch.Tensor:
+        if isinstance(loss, Outside):
+            raise InputError(f"a run's files tell of {loss.name}, but do not hold it. Pass the loss again.")
+        return _reduced(loss, z, targets, None if self.miner is None else self.miner(z, targets), reduction)
+
+
+def _weights_of(loss: Any) -> list[nn.Parameter]:
+    """Return the trainable weights of a loss."""
+    return list(loss.parameters()) if isinstance(loss, nn.Module) else []

@@ -206,11 +206,13 @@ class _Run:
         # Where each head is trained alone, the loss does not reach the old ones. A penalty's gradient of nearly zero
         # must not expose them to weight decay: Adam would make full steps of it, and wear them out.
         resting = [] if self.method.objective.spans_tasks else list(self.network.heads[:-1].parameters())
-        left = {id(weight) for weight in resting}
+        own = self.method.objective.weight_groups(self.network)
+        left = {id(weight) for weight in [*resting, *(weight for group in own for weight in group["params"])]}
         self.weights = trained_weights(self.network, self.states)
         groups: list[dict[str, Any]] = [{"params": [weight for weight in self.weights if id(weight) not in left]}]
         if resting:
             groups.append({"params": resting, "weight_decay": 0.0})
+        groups += own
         self.optimizer = make_optimizer(groups, self.training)
 
     def adapt_old_network(self, images: torch.Tensor) -> None:
@@ -238,7 +240,7 @@ class _Run:
             for at, step in enumerate(self._steps(number, batches, images, targets)):
                 rate = rate_at(self.training, (number - 1 + at / len(batches)) / self.training.epochs)
                 for group in self.optimizer.param_groups:
-                    group["lr"] = rate
+                    group["lr"] = rate * group.get("rate", 1.0)
                 layers.share = step.share
                 waiting.append(self.step(step))
                 if len(waiting) < self.patience and at < len(batches) - 1:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ... import metrics
-from ...common.labels import sorted_labels
+from ...common.labels import Label, sorted_labels
 from ...common.tensorfiles import Tensors
 from ...drift import FittedDrift
 from ...networks.embedder import Embedder, embed
@@ -27,6 +27,9 @@ from .networks import network_after, stages_after, trained_after
 from .truth import true_moments
 
 
+_SCORES = 2**26  # held at once: a read-out that solves for its map solves once for so many
+
+
 @dataclass(frozen=True)
 class ReadoutResult:
     """What one drift estimator and read-out made of a trained network after a task.
@@ -36,6 +39,8 @@ class ReadoutResult:
         readout_state: what the read-out has learned.
         predicted: (N,) index of the predicted class for every test image of the tasks so far.
         accuracies: accuracy on each task so far: a row of a[k, j].
+        aware: the same where an image's task is told, and only its classes can be answered.
+        before: how well the network before this task told its classes apart (`metrics.left_out_accuracy`).
         distances: distance of each prototype to its true mean; NaN for read-outs without prototypes.
         bytes_stored: what has to be kept after this task beside the network, in bytes.
     """
@@ -44,6 +49,8 @@ class ReadoutResult:
     readout_state: Tensors
     predicted: torch.Tensor
     accuracies: tuple[float, ...]
+    aware: tuple[float, ...]
+    before: float
     distances: tuple[float, ...]
     bytes_stored: int
 
@@ -51,7 +58,7 @@ class ReadoutResult:
 class ReadOut(Stage[ReadoutResult]):
     """Prototypes, predictions and accuracies after task t, for one drift estimator and read-out."""
 
-    kind, version = "readout", 8
+    kind, version = "readout", 9
 
     @property
     def _embed(self) -> Embed:
@@ -107,7 +114,9 @@ class ReadOut(Stage[ReadoutResult]):
         state = move_readout(method, state, old, fitted, task, setup.seed)
         targets = new.targets_of(classes)
         state = read_out(method, state, z, targets, task=task, seed=setup.seed, classes=len(classes))
-        predicted = method.readout.predict(self._view(embeddings.z_test, prototypes, trained.network, state, given))
+        view = self._view(embeddings.z_test, prototypes, trained.network, state, given)
+        predicted = method.readout.predict(view)
+        added = sorted_labels(new.labels)
         y_true = [label for t in range(1, task + 1) for label in setup.test(t).labels]
         y_pred = [classes[target] for target in predicted.tolist()]
         distances = np.full(len(classes), np.nan)
@@ -118,6 +127,8 @@ class ReadOut(Stage[ReadoutResult]):
             state,
             predicted,
             tuple(metrics.task_accuracies(y_true, y_pred, setup.stream.task_classes[:task]).tolist()),
+            self._aware(view, classes),
+            metrics.left_out_accuracy(method.readout.space(embeddings.z_old), new.targets_of(added), len(added)),
             tuple(distances.tolist()),
             self._bytes_stored(trained, prototypes, state),
         )
@@ -127,6 +138,8 @@ class ReadOut(Stage[ReadoutResult]):
         prototypes = value.prototypes
         data = {
             "accuracies": json_numbers(np.array(value.accuracies)),
+            "aware": json_numbers(np.array(value.aware)),
+            "before": value.before,
             "distances": json_numbers(np.array(value.distances)),
             "bytes_stored": value.bytes_stored,
         }
@@ -146,6 +159,8 @@ class ReadOut(Stage[ReadoutResult]):
             tensors["readout"],
             tensors["predicted"]["targets"],
             tuple(np.nan if value is None else float(value) for value in data["accuracies"]),
+            tuple(np.nan if value is None else float(value) for value in data["aware"]),
+            float(data["before"]),
             tuple(np.nan if value is None else float(value) for value in data["distances"]),
             data["bytes_stored"],
         )
@@ -176,6 +191,22 @@ class ReadOut(Stage[ReadoutResult]):
             images=new.images,
             moving=size,
         )
+
+    def _aware(self, view: View, classes: tuple[Label, ...]) -> tuple[float, ...]:
+        """Return the accuracy on each task so far among its own classes: the best of their scores."""
+        scores = (self.method.readout.scores(part) for part in view.parts(_SCORES))
+        tasks = self.setup.stream.task_classes[: self.task]
+        own = torch.cat([self.setup.test(t).targets_of(classes) for t in range(1, self.task + 1)])
+        task_of = torch.tensor([t for t, task in enumerate(tasks) for _ in task])
+        right, at = torch.zeros(len(tasks)), 0
+        for some in scores:
+            targets = own[at : at + len(some)]
+            elsewhere = task_of[None, :] != task_of[targets][:, None]
+            best = some.masked_fill(elsewhere.to(some.device), -torch.inf).argmax(dim=1).cpu()
+            right.index_add_(0, task_of[targets], (best == targets).float())
+            at += len(some)
+        counts = torch.bincount(task_of[own], minlength=len(tasks))
+        return tuple((right.double() / counts).tolist())
 
     def _true_moments(
         self, old: Prototypes, network: Embedder, given: Given
