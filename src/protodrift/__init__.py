@@ -21,6 +21,7 @@ _HOMES = {
     "Dataset": "data",
     "EWC": "penalties",
     "Everything": "exemplars",
+    "Experiment": "experiment",
     "Herding": "exemplars",
     "IncrementalClassifier": "learner",
     "LwF": "penalties",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from .errors import ProtodriftError as ProtodriftError
     from .exemplars import Everything as Everything
     from .exemplars import Herding as Herding
+    from .experiment import Experiment as Experiment
     from .learner import IncrementalClassifier as IncrementalClassifier
     from .methods import METHODS as METHODS
     from .methods import Method as Method

@@ -26,8 +26,7 @@ examples:
   torchrun --nproc_per_node=2 -m protodrift run digits        each training over two processes
   protodrift run digits --engine ray --address 10.0.0.1:6379 --out /nfs/runs/digits
 
-results.json holds what the last command named; stages of earlier commands are reused, so another method or seed is
-cheap to add.
+Runs into one directory add up: results.json holds every method and seed that was run there.
 A run that was interrupted, by Ctrl-C, a crash or a power cut, goes on where it stopped: type the same command again.
 """
 

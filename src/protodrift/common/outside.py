@@ -67,7 +67,7 @@ def outside(value: Any) -> Outside:
 
 def _pieces(value: Any, seen: dict[int, int]) -> Iterator[bytes]:
     """Yield the content of an object, piece by piece; what was seen before is named by its number."""
-    if isinstance(value, _PLAIN) or isinstance(value, _VALUES):
+    if isinstance(value, (*_PLAIN, *_VALUES)):
         yield repr(value).encode()
         return
     if id(value) in seen:

@@ -225,7 +225,7 @@ def _pixels(source: str | Path | bytes, size: int, fit: Fit, smallest: int, pixe
             raise TooLargeError(
                 f"has {width} x {height} pixels; at most {pixels:,} are decoded. Save it smaller{hint}."
             )
-        return _fitted(image, size, fit, drafted)
+        return fitted(image, size, fit, drafted)
 
 
 def decode_smaller(image: Any, size: int) -> tuple[float, float] | None:
@@ -273,7 +273,7 @@ def _holds_coefficients(image: Any) -> bool:
 # -- from what was opened to a square of RGB --------------------------------------------------------------------------
 
 
-def _fitted(image: Any, size: int, fit: Fit, extent: tuple[float, float] | None) -> np.ndarray:
+def fitted(image: Any, size: int, fit: Fit, extent: tuple[float, float] | None) -> np.ndarray:
     """Return an opened image as `read_image` does.
 
     Args:

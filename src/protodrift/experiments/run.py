@@ -44,9 +44,7 @@ Data = Dataset | str | Path | None
 """The data of a run: itself; the folder for "folder"; where a named set lies, or None: where it is looked for."""
 
 
-def load_data(
-    recipe: Recipe, data: Data, skip_bad_images: bool = False, label_by: LabelBy | None = None
-) -> Dataset:
+def load_data(recipe: Recipe, data: Data, skip_bad_images: bool = False, label_by: LabelBy | None = None) -> Dataset:
     """Return the dataset of a recipe: of its size, with `validation` some training images in place of the test images.
 
     Args:

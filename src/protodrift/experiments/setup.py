@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ..common.config import Config, flag, optional, whole
+from ..common.config import Config, flag, optional, text, whole
 from ..common.labels import Label
 from ..common.outside import Outside
 from ..data.examples import Examples

@@ -16,11 +16,11 @@ from ..common.step import Held as Held
 
 
 class Network(Protocol):
-    """What an objective needs of a network in order to add heads, or a loss with weights, to it."""
+    """What an objective needs of a network in order to add heads, or a loss with weights of its own, to it."""
 
     heads: nn.ModuleList
     embedding_dim: int
-    loss: nn.Module
+    loss: Any
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield its weights; a new head gets their type and device."""

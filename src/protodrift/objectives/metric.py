@@ -395,8 +395,9 @@ class MetricLoss(EmbeddingLoss):
 
     def _of(self, step: Step, reduction: Reduction) -> torch.Tensor:
         own = getattr(step.network, "loss", self.loss_function)
-        classes = getattr(own, "num_classes", None)
-        if _weights_of(own) and isinstance(classes, int) and int(step.targets.max()) >= classes:
+        # A proxy loss takes a class without a proxy for one that has none of its own, without an error.
+        classes = getattr(own, "num_classes", 0) or len(getattr(own, "proxy_labels", ()))
+        if classes and _weights_of(own) and int(step.targets.max()) >= classes:
             raise InputError(
                 f"{type(own).__name__} has weights for num_classes={classes}, and this is class number "
                 f"{int(step.targets.max()) + 1}. Say how many classes all tasks together have."

@@ -7,6 +7,7 @@ a run where embeddings are drawn. Tables need nothing but this package. The figu
 
 from .build import FORMATS, report, write_figures
 from .page import Figure, Section, render, require_charts, results_table, style, write
+from .results import Results
 from .runs import Group, Run, groups_of, read_runs
 from .summary import Spread, Summary, finding, pairs, summaries
 from .table import results_text, summary_text
@@ -15,6 +16,7 @@ __all__ = [
     "FORMATS",
     "Figure",
     "Group",
+    "Results",
     "Run",
     "Section",
     "Spread",

@@ -26,7 +26,6 @@ from .embed import Embed, Embeddings
 from .networks import network_after, stages_after, trained_after
 from .truth import true_moments
 
-
 _SCORES = 2**26  # held at once: a read-out that solves for its map solves once for so many
 
 
