@@ -45,10 +45,10 @@ def initial(small_digits: Dataset, objective) -> Trained:
 def learn(small_digits: Dataset, tiny) -> Callable[..., list[Trained]]:
     """Return what training leaves behind before the first and after every task."""
 
-    def run(objective, penalty, tasks: int = 2, training: Training = TRAINING) -> list[Trained]:
+    def run(objective, penalty, tasks: int = 2, training: Training = TRAINING, **options) -> list[Trained]:
         states = [initial(small_digits, objective)]
         for t, examples in enumerate(tiny[:tasks], 1):
-            method = Method(objective, penalty)
+            method = Method(objective, penalty, **options)
             states.append(advance(states[-1], examples, task=t, method=method, training=training, augment=None, seed=0))
         return states
 

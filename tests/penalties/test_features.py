@@ -7,6 +7,10 @@ import torch
 from torch import nn
 
 from protodrift import Method
+from protodrift.data.tasks import TaskStream
+from protodrift.experiments.setup import Network
+from protodrift.experiments.tree import Tree
+from protodrift.methods import Schedule
 from protodrift.networks import build_embedder
 from protodrift.objectives import CosineHeads, Softmax
 from protodrift.penalties import FeatureDistillation, LwF, feature_distance, projected
@@ -74,7 +78,15 @@ def test_the_projector_learns_and_is_thrown_away(learn):
     assert second.history[-1]["penalty"] < second.history[0]["penalty"]
 
 
-@pytest.mark.parametrize("penalty", [PROJECTED, FeatureDistillation(gamma=0.1), LwF(gamma=10.0, over="all")])
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        PROJECTED,
+        FeatureDistillation(gamma=0.1),
+        FeatureDistillation(gamma=0.1, first=True),
+        LwF(gamma=10.0, over="all"),
+    ],
+)
 def test_interrupted_trainings_and_stages_on_disk_are_the_same(
     learn, interrupted, same_state, tree_twice, objective, penalty
 ):
@@ -90,6 +102,28 @@ def test_plain_distillation_holds_the_features(learn, tiny):
 
     free = moved(None)
     assert moved(FeatureDistillation(gamma=10.0)) < 0.5 * free
+
+
+def test_the_network_that_the_first_task_starts_from_can_be_held_too(learn, tiny):
+    def moved(penalty):  # batch norm's statistics would move all the same
+        start, after, _ = learn(Softmax(), penalty, schedule=Schedule(batch_norm="pretrained"))
+        with torch.no_grad():
+            return float((after.network(tiny[0].images) - start.network(tiny[0].images)).norm()), after.history
+
+    free, history = moved(FeatureDistillation(gamma=10.0))
+    assert all(epoch["penalty"] == 0 for epoch in history)
+    held, history = moved(FeatureDistillation(gamma=10.0, first=True))
+    assert held < 0.5 * free
+    assert history[-1]["penalty"] > 0
+    assert moved(FeatureDistillation(gamma=0.0, first=True))[0] == free
+
+
+def test_a_first_task_that_is_held_is_another_stage(small_digits):
+    tree = Tree(TaskStream(small_digits, classes=[[3, 8], [1, 7]]), network=Network(embedding_dim=8))
+    plain, held = (Method(Softmax(), FeatureDistillation(gamma=0.1, first=first)) for first in (False, True))
+    first_task = tree.stage("train", Method(Softmax()), 1).key
+    assert tree.stage("train", plain, 1).key == first_task  # nothing acts there: it is shared
+    assert tree.stage("train", held, 1).key != first_task
 
 
 def test_lwf_as_the_field_writes_it(step):

@@ -124,7 +124,7 @@ class Context(Protocol):
 
 @dataclass(frozen=True)
 class Penalty(Config, ABC):
-    """What is added to the objective, L = L_ML + gamma * L_C (Eq. 7), from the second task on.
+    """What is added to the objective, L = L_ML + gamma * L_C (Eq. 7), from the second task on (but see `acts_first`).
 
     Configuration only. What a penalty must remember are named tensors: `start_task` gets what `end_task` returned after
     the task before; what it returns is the task's `state`, given to `penalty`, `after_step` and `end_task`. Tensors of
@@ -141,6 +141,7 @@ class Penalty(Config, ABC):
         needs_maps          it looks at feature maps
         asks_old_network    it asks for the old network's answers
         follows_path        it watches every step, the first task's too
+        acts_first          it holds the first task, too
     """
 
     gamma: float
@@ -159,6 +160,11 @@ class Penalty(Config, ABC):
 
     follows_path: ClassVar[bool] = False
     """Whether `after_step` watches the training, the first task's too (then that task cannot be shared)."""
+
+    @property
+    def acts_first(self) -> bool:
+        """Whether it is added in the first task, too; the old network is then the one that it starts from."""
+        return False
 
     def start_task(self, context: Context, penalty_state: Tensors, network: nn.Module) -> Tensors:
         """Prepare for the training of a task, and return its state.

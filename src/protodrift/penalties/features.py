@@ -61,6 +61,8 @@ class FeatureDistillation(Penalty):
         distance: see `feature_distance`. AdaGauss: "mse"; PASS: "norm".
         projector: hidden units of D, an MLP with one hidden layer and GELU; None: no projector. AdaGauss: 32 D.
         unit: compare directions, z / |z|.
+        first: hold the network that the first task starts from, too. A pretrained one knows more than the first task's
+            images can teach it; of random weights there is nothing to hold.
     """
 
     asks_old_network: ClassVar[bool] = True
@@ -68,12 +70,19 @@ class FeatureDistillation(Penalty):
     distance: Distance = "squared"
     projector: int | None = None
     unit: bool = False
+    first: bool = False
     rules: ClassVar = {
         "gamma": number(0),
         "distance": one_of("squared", "mse", "norm"),
         "projector": optional(whole(1)),
         "unit": flag,
+        "first": flag,
     }
+
+    @property
+    def acts_first(self) -> bool:
+        """As configured."""
+        return self.first
 
     def start_task(self, context: Context, penalty_state: Tensors, network: nn.Module) -> Tensors:
         """Return the projector's first weights, those of torch's linear layers."""

@@ -186,8 +186,9 @@ class _Run:
         self.network = network
         self.world = world
         self.first = method.schedule.is_first(task)
-        self.network_old = None if self.first else network_old
         self.method, self.training, self.augment = method, training, augment
+        holding = not self.first or any(self._acts(p) and p.acts_first for p in method.penalties)
+        self.network_old = network_old if holding else None
         self.seed, self.task = seed, task
         self.history: list[dict[str, float]] = []
         self.states: tuple[Tensors, ...] = ()
@@ -225,7 +226,7 @@ class _Run:
 
     def _acts(self, penalty: Penalty) -> bool:
         # A gamma of zero holds nothing: such a penalty is left out, and costs nothing.
-        return penalty.gamma > 0 and (not self.first or penalty.follows_path)
+        return penalty.gamma > 0 and (not self.first or penalty.follows_path or penalty.acts_first)
 
     def epoch(self, number: int, images: torch.Tensor, targets: torch.Tensor) -> None:
         """Train one epoch on all images, (N, ...), of classes (N,)."""
@@ -305,7 +306,7 @@ class _Run:
         """Take one optimizer step on L = L_ML + gamma * L_C (Eq. 7); return L_ML and each penalty's gamma * L_C."""
         active = [(p, state) for p, state in zip(self.method.penalties, self.states, strict=True) if self._acts(p)]
         loss = step.loss
-        held = [] if self.first else [p.gamma * p.penalty(step, state) for p, state in active]
+        held = [p.gamma * p.penalty(step, state) for p, state in active if not self.first or p.acts_first]
         values = [part.detach() for part in (loss, *held)]
         total = sum(held, loss)
         # Only where each step's loss is looked at, a step that makes no sense can be left out.

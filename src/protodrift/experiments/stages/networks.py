@@ -123,10 +123,10 @@ class Train(_NetworkStage):
         return stages_after(self.setup, self.method, _start(self.method, self.task))
 
     def identity(self) -> Mapping[str, Any]:
-        """Only what acts: in the first task no penalty but those that follow its path, and no exemplars."""
+        """Only what acts: in the first task only penalties that say so, and no exemplars."""
         method, setup = self.method, self.setup
         first = self.task == 1
-        acting = tuple(p for p in method.penalties if p.follows_path) if first else method.penalties
+        acting = tuple(p for p in method.penalties if not first or p.follows_path or p.acts_first)
         holds = not first or method.schedule.holds_statistics(first=True)
         return {
             "task": self.task,
