@@ -86,7 +86,7 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
         "--budget",
         metavar="B",
         help="for recipes of the paper: 'paper' (its epochs) or 'cpu' (what two cores finish; the default); some have "
-        "'drift' (small trainings, to compare drift estimators)",
+        "'drift' (small trainings, to compare drift estimators) or 'frontier' (the best that two cores reach)",
     )
 
 

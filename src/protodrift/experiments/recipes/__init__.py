@@ -15,6 +15,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
     "folder": folder.recipe,
     "cub200-six": photos.cub200,
     "flowers102-six": photos.flowers102,
+    "caltech101-six": photos.caltech101,
     "cub200-no-birds": photos.no_birds,
     "cub200-multi-similarity": photos.multi_similarity,
     "cub200-angular": photos.angular,
