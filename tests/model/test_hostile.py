@@ -199,7 +199,9 @@ def test_bytes_between_the_fields_of_a_manifest_are_refused(hostile_models, tmp_
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize(("file", "tensor"), [("drift", "before"), ("drift", "after"), ("readout_state", "scatter")])
+@pytest.mark.parametrize(
+    ("file", "tensor"), [("drift", "before"), ("drift", "after"), ("readout_state", "scatter.triangle")]
+)
 def test_values_that_are_no_numbers_are_refused(hostile_models, tmp_path, value, file, tensor):
     path = edited(hostile_models[1], tmp_path, None)
     name = path / "versions" / "1" / f"{file}.safetensors"
@@ -208,6 +210,16 @@ def test_values_that_are_no_numbers_are_refused(hostile_models, tmp_path, value,
     save_file(tensors, name)
     reseal(path)
     with pytest.raises(ModelFileError, match="does not fit its classes"):
+        IncrementalClassifier.load(path)
+
+
+def test_a_triangle_of_another_length_is_refused(hostile_models, tmp_path):
+    path = edited(hostile_models[1], tmp_path, None)
+    name = path / "versions" / "1" / "readout_state.safetensors"
+    tensors = load_file(name)
+    save_file({**tensors, "scatter.triangle": tensors["scatter.triangle"][:-1].clone()}, name)
+    reseal(path)
+    with pytest.raises(ModelFileError):
         IncrementalClassifier.load(path)
 
 

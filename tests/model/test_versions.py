@@ -413,7 +413,7 @@ def test_every_byte_of_every_version_is_accounted_for(three_versions):
     found = audit(path)
     assert found.foreign == ()
     assert found.checked == found.versions == (3, 2, 1)
-    assert found.bytes == sum(len(content) for content in files_of(path).values())
+    assert sum(file.bytes for file in found.files) == sum(len(content) for content in files_of(path).values())
 
 
 @pytest.mark.parametrize("name", ["photo.jpg", "versions/3x/a.jpg", "versions/a.jpg", "sub/deep/a", ".hidden"])
@@ -498,3 +498,73 @@ def test_bytes_of_a_class_add_up_to_the_tensors(three_versions):
     tensors += [*state.calibration.named().values(), state.drift.before, state.drift.after]
     tensors += list(state.drift.diagnostics.values())
     assert sum(class_bytes(state).values()) == sum(t.numel() * t.element_size() for t in tensors)
+
+
+# -- what versions share ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def frozen_months(make_classifier, vectors, tmp_path):
+    """A model of three versions whose network stays as it is, and its directory."""
+    clf, path = make_classifier(schedule=Schedule(train="none"), readout=StreamingLDA()), tmp_path / "birds"
+    for pair in (("owl", "emu"), ("jay", "ibis"), ("kea", "tui")):
+        clf.partial_fit(*vectors(*pair)).save(path)
+    return path
+
+
+def inodes(path, name):
+    return {(folder / name).stat().st_ino for folder in (path / "versions").iterdir()}
+
+
+def test_versions_share_the_files_that_did_not_change(frozen_months):
+    found = audit(frozen_months)
+    assert len(inodes(frozen_months, "network.safetensors")) == 1
+    assert len(inodes(frozen_months, "prototypes.safetensors")) == 3
+    assert sum(f.shared for f in found.files if f.name.endswith("network.safetensors")) == 2
+    assert found.bytes == sum(f.bytes for f in found.files if not f.shared) < sum(f.bytes for f in found.files)
+    assert load_file(frozen_months / "versions/3/drift.safetensors")["before"].shape[0] == 0
+
+
+def test_a_version_that_shares_files_stays_whole_when_others_go(frozen_months, same):
+    newest = load(frozen_months)
+    forget(frozen_months, "owl")
+    assert not any("owl" in versions.listed_labels(folder) for folder in (frozen_months / "versions").iterdir())
+    assert len(inodes(frozen_months, "network.safetensors")) == 1  # the rewritten ones share it too
+    versions.undo(frozen_months)
+    left = load(frozen_months)
+    assert left.classes_.tolist() == ["emu", "ibis", "jay"]
+    pairs = zip(left.network_.parameters(), newest.network_.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+    assert audit(frozen_months).foreign == ()
+
+
+def test_damage_does_not_spread_to_the_next_version(frozen_months, vectors):
+    clf = load(frozen_months)
+    file = frozen_months / "versions/3/network.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))  # in place: all three versions have this file
+    clf.partial_fit(*vectors("auk", "tit")).save(frozen_months)
+    assert load(frozen_months).classes_.tolist() == [*clf.classes_]
+    assert len(inodes(frozen_months, "network.safetensors")) == 2
+
+
+def test_a_disk_without_hard_links_gets_copies(make_classifier, vectors, tmp_path, monkeypatch, same):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    clf = make_classifier(schedule=Schedule(train="none")).partial_fit(*vectors("owl", "emu"))
+    path = clf.save(tmp_path / "birds")
+    clf.partial_fit(*vectors("jay", "ibis")).save(path)
+    assert len(inodes(path, "network.safetensors")) == 2
+    assert same(load(path), clf)
+    assert audit(path).checked == (2, 1)
+
+
+def test_a_symmetric_matrix_is_stored_once(frozen_months):
+    stored = load_file(frozen_months / "versions/3/readout_state.safetensors")
+    state = load(frozen_months).state_.readout_state
+    size = len(state["scatter"])
+    assert stored["scatter.triangle"].shape == (size * (size + 1) // 2,)
+    assert torch.equal(state["scatter"], state["scatter"].T)

@@ -128,7 +128,7 @@ def recorded(root: Path) -> Iterator[Disk]:
     disk = Disk(root)
     disk.begin()
     patch = pytest.MonkeyPatch()
-    for name in ("fsync", "rename", "replace", "mkdir", "unlink", "remove", "rmdir"):
+    for name in ("fsync", "link", "rename", "replace", "mkdir", "unlink", "remove", "rmdir"):
         real = getattr(os, name)
 
         def call(*args: Any, _real: Any = real, _name: str = name, **kwargs: Any) -> Any:

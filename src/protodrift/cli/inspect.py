@@ -82,14 +82,13 @@ def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str
         f"{facts['embedding_dim']} numbers; made for {state.spec}"
     )
     readout = type(clf.readout).__name__
-    print(f"method: {type(clf.objective).__name__} objective, drift {clf.drift}, read-out {readout}\n")
-    print(
-        text_table(
-            _task_rows(facts),
-            ["task", "from", "classes", "photos", "epochs", "held-out", "old moved by", "±"],
-            [0, 2, 3, 4, 5],
-        )
-    )
+    if clf.schedule.train == "none":
+        print(f"method: the network stays as it is, read-out {readout}\n")
+    else:
+        print(f"method: {type(clf.objective).__name__} objective, drift {clf.drift}, read-out {readout}\n")
+    drifts = any(task["drift"] for task in facts["tasks"])  # where nothing drifts, nothing is said of it
+    heads = ["task", "from", "classes", "photos", "epochs", "left-out", *["old moved by", "±"][: 2 * drifts]]
+    print(text_table([row[: len(heads)] for row in _task_rows(facts)], heads, [0, 2, 3, 4, 5]))
     print()
     rows = []
     for one in facts["classes"]:
@@ -101,12 +100,11 @@ def _print(args: argparse.Namespace, clf: IncrementalClassifier, facts: dict[str
                 one["images"],
                 one["bytes"],
                 "-" if limit is None else f"{limit:.3f}",
-                _moves(facts, one["class"]),
+                *[_moves(facts, one["class"])][:drifts],
             ]
         )
-    print(
-        text_table(rows, ["class", "task", "photos", "bytes", "unknown beyond", "moved since"], right=[1, 2, 3, 4, 5])
-    )
+    heads = ["class", "task", "photos", "bytes", "unknown beyond", *["moved since"][:drifts]]
+    print(text_table(rows, heads, right=list(range(1, len(heads)))))
     print()
     _print_files(args, facts, found)
 

@@ -210,6 +210,9 @@ def _print_summary(args: argparse.Namespace, plan: Plan, learned: Learned, warni
         unsure = [one.uncertainty for one in task.drift if one.uncertainty is not None]
         sure = f", may be off by {span(unsure, '{:.3f}')}" if unsure else ""
         print(f"  old prototypes     moved by {sum(moved) / len(moved):.3f} on average ({span(moved, '{:.3f}')}){sure}")
+    elif learned.classifier.schedule.train == "none":  # nothing ever drifts: not a word about it
+        if plan.refreshed:
+            print(f"  known classes      {len(plan.refreshed)} took in their new photos")
     elif len(state.tasks) > 1:
         refreshed, stay = len(plan.refreshed), "stay: the network did not move"
         if refreshed == len(state.prototypes) - len(plan.new):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,13 +43,17 @@ _DTYPES = {
 _DTYPE_ORDER = list(_DTYPES)  # safetensors puts the last of these first
 
 
-def write_folder(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensors]) -> str:
+def write_folder(
+    folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensors], like: Path | None = None
+) -> str:
     """Write a folder of tensor files and a manifest with their checksums, all or nothing.
 
     Args:
         folder: must not exist; the caller syncs the directory that holds it.
         manifest: JSON-able; "files" is added.
         tensors: file name without ending -> its named tensors.
+        like: a folder on the same disk; what has the same bytes there is shared with it by a hard link, and takes no
+            space of its own. Where the disk has no hard links it is written.
 
     Returns:
         The sha256 of the manifest.
@@ -57,8 +63,11 @@ def write_folder(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str
         draft.mkdir()
         listed = {}
         for name, named in sorted(tensors.items()):
-            digest, size = files.write_synced(draft / f"{name}.safetensors", packed_parts(named))
-            listed[f"{name}.safetensors"] = {"sha256": digest, "bytes": size}
+            file = f"{name}.safetensors"
+            digest = None if like is None else _linked(like / file, draft / file, named)
+            if digest is None:
+                digest, _ = files.write_synced(draft / file, packed_parts(named))
+            listed[file] = {"sha256": digest, "bytes": (draft / file).stat().st_size}
         digest, _ = files.write_synced(draft / "manifest.json", [packed_manifest({**manifest, "files": listed})])
         files.sync_directory(draft)
         os.rename(draft, folder)
@@ -66,6 +75,26 @@ def write_folder(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return digest
+
+
+def _linked(there: Path, here: Path, named: Tensors) -> str | None:
+    """Give a file that holds exactly these tensors a second name; return its sha256, or None: there is no such file."""
+    try:
+        if not stat.S_ISREG(os.lstat(there).st_mode) or os.lstat(there).st_size != _size(named):
+            return None
+        digest = hashlib.sha256()
+        for part in packed_parts(named):
+            digest.update(part)
+        # What the disk gives back now, not what was written once: damage must not spread to another version.
+        if files.file_sha256(there) != digest.hexdigest():
+            return None
+        os.link(there, here)
+        with files.open_regular(here) as opened:
+            os.fsync(opened.fileno())  # whoever copied it here may not have
+    except OSError:
+        here.unlink(missing_ok=True)
+        return None
+    return digest.hexdigest()
 
 
 def read_folder(
@@ -175,8 +204,7 @@ def _check_header(path: Path, start: bytes) -> None:
 def _check_packed(path: Path, tensors: Tensors, start: bytes, size: int) -> None:
     """Refuse a file that is not, byte for byte, what its tensors are written as: nothing lies in it beside them."""
     header = _header(tensors)
-    data = sum(value.numel() * value.element_size() for value in tensors.values())
-    if start[: len(header)] != header or size != len(header) + data:
+    if start[: len(header)] != header or size != _size(tensors):
         raise ModelFileError(f"{path} holds bytes that are no tensors (metadata, gaps, another order).")
 
 
@@ -214,6 +242,51 @@ def _header(named: Tensors) -> bytes:
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def _size(named: Tensors) -> int:
+    """Return how many bytes a safetensors file of these tensors has."""
+    return len(_header(named)) + sum(value.numel() * value.element_size() for value in named.values())
+
+
+_TRIANGLE = ".triangle"
+
+
+def folded(named: Tensors) -> Tensors:
+    """Return tensors for a file: symmetric matrices as `<name>.triangle`, the values on and above the diagonal.
+
+    >>> folded({"a": torch.tensor([[1, 2], [2, 3]])})
+    {'a.triangle': tensor([1, 2, 3])}
+    """
+    result = {}
+    for name, value in named.items():
+        if value.ndim == 2 and len(value) > 1 and value.shape[0] == value.shape[1] and torch.equal(value, value.T):
+            row, column = torch.triu_indices(len(value), len(value))
+            result[name + _TRIANGLE] = value[row, column]
+        else:
+            result[name] = value
+    return result
+
+
+def unfolded(named: Tensors) -> Tensors:
+    """Return what `folded` was given.
+
+    >>> unfolded({"a.triangle": torch.tensor([1, 2, 3])})
+    {'a': tensor([[1, 2],
+            [2, 3]])}
+    """
+    result = {}
+    for name, value in named.items():
+        if name.endswith(_TRIANGLE) and value.ndim == 1:
+            size = (math.isqrt(8 * len(value) + 1) - 1) // 2
+            row, column = torch.triu_indices(size, size)  # any other number of values is an error
+            full = value.new_empty(size, size)
+            full[row, column] = value
+            full[column, row] = value
+            result[name.removesuffix(_TRIANGLE)] = full
+        else:
+            result[name] = value
+    return result
 
 
 def packed(named: Tensors) -> bytes:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..common import files
@@ -31,12 +31,14 @@ class File:
         bytes: its size.
         what: what it holds.
         belongs: whether it is part of the model.
+        shared: whether it is the same file on disk as one before it in the list, and takes no space of its own.
     """
 
     name: str
     bytes: int
     what: str
     belongs: bool = True
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class Audit:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
-        return sum(file.bytes for file in self.files)
+        """The space that all files take; one that versions share counts once."""
+        return sum(file.bytes for file in self.files if not file.shared)
 
 
 _WHAT = {
@@ -98,12 +100,17 @@ def _audit(path: Path) -> Audit:
                 break
             raise
         kept.append(one.version)
-    found = tuple(_described(path, file, size, set(map(str, kept))) for file, size in _files(path))
-    return Audit(found, tuple(kept), tuple(checked))
+    found, seen = [], set()
+    for file, facts in _files(path):
+        one_file = facts.st_dev, facts.st_ino
+        described = _described(path, file, facts.st_size, set(map(str, kept)))
+        found.append(replace(described, shared=one_file in seen))
+        seen.add(one_file)
+    return Audit(tuple(found), tuple(kept), tuple(checked))
 
 
-def _files(path: Path) -> Iterator[tuple[Path, int]]:
-    """Yield every file and link below a directory and its size, sorted; what is removed meanwhile is left out."""
+def _files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield every file and link below a directory and its facts, sorted; what is removed meanwhile is left out."""
 
     def refused(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -115,10 +122,10 @@ def _files(path: Path) -> Iterator[tuple[Path, int]]:
         found += [Path(folder, name) for name in (*names, *links)]
     for file in sorted(found):
         try:
-            size = file.lstat().st_size
+            facts = file.lstat()
         except FileNotFoundError:
             continue
-        yield file, size
+        yield file, facts
 
 
 def _is_exact(path: Path, one: versions.Current) -> bool:

@@ -69,7 +69,7 @@ def model_document(name: str, version: int, clf: IncrementalClassifier) -> dict[
         "classes": len(state.prototypes),
         **network_facts(clf),
         "image_size": state.spec.shape[1],
-        "drift": None if clf.drift is None else type(clf.drift).__name__,
+        "drift": None if clf.drift is None or clf.schedule.train == "none" else type(clf.drift).__name__,
         "readout": type(clf.readout).__name__,
         "tasks": [_task_summary(number, task) for number, task in enumerate(state.tasks, 1)],
     }

@@ -15,7 +15,7 @@ from ..common import seeding
 from ..common.config import decode, encode
 from ..common.labels import Label
 from ..common.machine import versions
-from ..common.tensorfiles import Tensors
+from ..common.tensorfiles import Tensors, folded, unfolded
 from ..data.arrays import InputSpec
 from ..data.examples import Examples
 from ..errors import InputError, ModelFileError
@@ -84,7 +84,7 @@ def tensors_of(state: LearnerState) -> Files:
         "prototypes": {"means": prototypes.means, "counts": prototypes.counts, "tasks": prototypes.tasks},
         "drift": drift,
         "statistics": prototypes.statistics,
-        "readout_state": state.readout_state,
+        "readout_state": folded(state.readout_state),
         "calibration": state.calibration.named(),
     }
     for i, kept in enumerate(state.trained.penalty_state):
@@ -148,11 +148,11 @@ def restored(clf: IncrementalClassifier, saved: Saved) -> LearnerState:
     _check_calibration(calibration, len(labels))
     saved_readout = manifest["parameters"]["readout"]  # one may have been given for now, which learned none of this
     space = (clf.readout if _is_given(saved_readout) else decode(saved_readout)).space_name
-    penalties, readout_state = decode(manifest["penalties"]), tensors["readout_state"]
+    penalties, readout_state = decode(manifest["penalties"]), unfolded(tensors["readout_state"])
     state = LearnerState(spec, fixed, penalties, trained, prototypes, learned, drift, readout_state, calibration, space)
-    _check_nothing_else(state, tensors)
     if readout_state and not _is_given(saved_readout):
         _check_readout(decode(saved_readout), state)
+    _check_nothing_else(state, tensors)
     return state
 
 

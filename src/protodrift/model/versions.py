@@ -11,6 +11,9 @@ A version is written and synced under another name, then renamed, then `CURRENT`
 
 A version names the one it came from (its parent) and the sha256 of that one's manifest: `undo` goes back along this
 chain. What is not on the chain is no longer part of the model, and the next writer removes it.
+
+Every version is whole by itself. A file that has the same bytes as in the version before is the same file on disk under
+two names (a hard link): a month of a network that stays as it is does not store the network again.
 `docs/model_format.md` describes every field.
 """
 
@@ -290,7 +293,9 @@ def _write_versions(
             parent = written[-1] if written else None if root else onto
             number += 1
             content = {**manifest, "parent": None if parent is None else vars(parent)}
-            written.append(Current(number, write_folder(versions / str(number), content, tensors)))
+            before = written[-1] if written else onto
+            like = None if before is None else before.folder(held.inside)
+            written.append(Current(number, write_folder(versions / str(number), content, tensors, like)))
         _publish(held, written[-1], onto, is_new=True)
     except BaseException:
         if current_or_none(held.inside) not in written:  # no reader has ever seen them

@@ -185,6 +185,10 @@ class Readout(Config, ABC):
         """
         return readout_state
 
+    def settled(self, readout_state: Tensors) -> Tensors:
+        """Return what is kept after a task in the form in which it is stored."""
+        return readout_state
+
     def added(
         self, readout_state: Tensors, other: Tensors, targets: torch.Tensor, classes: int, sign: int = 1
     ) -> Tensors | None:

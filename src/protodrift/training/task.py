@@ -37,7 +37,7 @@ from ..networks.embedder import Embedder, evaluating, laid_out
 from ..networks.folding import folded
 from ..penalties import Tensors
 from ..prototypes.store import ClassSums, Prototypes
-from ..prototypes.update import compensate, refresh_prototypes
+from ..prototypes.update import DriftReport, compensate, refresh_prototypes
 from .calibration import Calibration, recalibrated
 from .checking import check_answers, hold_out
 from .checkpoint import Checkpoint
@@ -151,6 +151,7 @@ def learn(plan: TaskPlan, state: LearnerState | None, spec: InputSpec, examples:
     if len(again):
         prototypes, learned = refresh(method, prototypes, learned, again, z_again, shared)
 
+    learned = method.readout.settled(learned)
     calibration = Calibration.unknown(0) if state is None else state.calibration
     if old is not None and report.labels == old.labels:
         calibration = calibration.moved(report.diagnostics.get("uncertainty"))
@@ -174,6 +175,8 @@ def learn(plan: TaskPlan, state: LearnerState | None, spec: InputSpec, examples:
         plan.source,
     )
     tasks = (*(() if state is None else state.tasks), record)
+    if not moved:  # nothing drifts, so there is nothing to tell of it
+        report = DriftReport((), prototypes.means[:0], prototypes.means[:0])
     space = method.readout.space_name
     return LearnerState(
         spec, plan.fixed, method.penalties, trained, prototypes, tasks, report, learned, calibration, space
