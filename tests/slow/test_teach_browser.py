@@ -146,8 +146,14 @@ def test_teach_correct_undo_and_nothing_is_forgotten(browser, world):
     assert "token" not in page.url  # it does not stay in the address
     before = answers(page, old)
     assert sorted(page.evaluate("drawing.asked.map((one) => one.name)")) == sorted(map(os.path.basename, old))
+    first = IncrementalClassifier.load(root / "model").state_.prototypes
     for label in (2, 3, 4):
         teach_dropped(page, more[label][:4], f"pattern {label}")
+    # What was asked before is answered by the new version, and is on its map.
+    page.wait_for_function("(count) => drawing.asked.length === count", arg=len(old), timeout=LONG)
+    assert same_classes(page.locator(".answer h3").all_inner_texts(), before)
+    now = IncrementalClassifier.load(root / "model").state_.prototypes
+    assert all(now.means[now.row(label)].equal(first.means[first.row(label)]) for label in first.labels)
     page.fill("#class-name", "Pattern_3")
     drop(page, "#teach-drop", more[3][4:])
     expect(page.locator("#teach-hint")).to_contain_text("It knows pattern 3. Choose that name if you mean it")

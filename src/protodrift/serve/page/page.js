@@ -3,6 +3,7 @@
 
 const AT_A_TIME = 4; // requests with pictures; the server makes batches of them
 const POLL = 4000; // ms between two looks for a new version
+const AGAIN = 12; // pictures that are asked about again when there is a new version
 
 const $ = (id) => document.getElementById(id);
 const percent = (share) => (share === null ? "–" : `${(100 * share).toFixed(1)} %`);
@@ -18,6 +19,7 @@ if (given) { // in the link that `serve --teach` prints; not left in the address
 let token = sessionStorage.getItem("protodrift-token") || "";
 let model = null;
 let map = null;
+let recent = []; // the last pictures that were answered: {card, file}
 const drawing = new DriftMap($("map"), describe);
 
 async function ask(path, options = {}) {
@@ -55,7 +57,7 @@ async function load() {
   $("curl").textContent = `curl -F images=@a.jpg -F images=@b.jpg ${location.origin}/predict`;
   fillFacts();
   fillTasks();
-  drawing.mark([]); // another version has another plane
+  drawing.mark([]); // another version has another plane: renew()
   fillLegend();
   $("step").max = map.steps.length - 1;
   $("map-note").textContent =
@@ -68,6 +70,20 @@ async function load() {
   drawing.show(map);
   describe(null);
   stepped();
+  renew(model.version);
+}
+
+/** What was asked is answered by the new version, too, and put on its map; what somebody is correcting is left alone. */
+async function renew(version) {
+  for (const { card, file } of [...recent]) {
+    const input = card.querySelector(".correct input");
+    if (input && (input.value || input === document.activeElement)) continue;
+    try {
+      const found = await predict(file);
+      if (model.version !== version) return; // that version asks again
+      fillAnswer(card, file, found, false);
+    } catch { return; } // the old answer stays
+  }
 }
 
 /** Whether anything moved in any task: where the network is left as it is, nothing is said about drift. */
@@ -310,7 +326,8 @@ function whyUnknown(found) {
     : `It is ${found.novelty.toFixed(1)} times as far from ${nearest}, the nearest class, as nearly all photos of ${nearest} are.`;
 }
 
-function fillAnswer(card, file, found) {
+/** Show an answer; choose: whether its class becomes the chosen one on the map. */
+function fillAnswer(card, file, found, choose = true) {
   const box = make("div"), bars = make("ul", "", "bars"), name = file.name;
   card.classList.toggle("unknown", found.unknown);
   box.append(make("h3", found.unknown ? "unknown" : String(found.class)), make("p", name, "file"));
@@ -339,7 +356,8 @@ function fillAnswer(card, file, found) {
     chooseClass(found.top[0].class);
     $("map").focus();
   };
-  if (!found.unknown && map) chooseClass(found.class);
+  recent = [...recent.filter((one) => one.card !== card), { card, file }].slice(-AGAIN);
+  if (choose && !found.unknown && map) chooseClass(found.class);
   if (found.place) drawing.mark([...drawing.asked.slice(-49), place]);
   fillLegend();
 }
