@@ -95,6 +95,9 @@ def birds():
         ("cub200_six", "", "cub200_six"),
         ("cub200_losses", "Multi-similarity", "cub200_multi_similarity"),
         ("cub200_losses", "Angular", "cub200_angular"),
+        ("photos", "CUB-200-2011", "cub200_frontier"),
+        ("photos", "Flowers-102", "flowers102_frontier"),
+        ("photos", "Caltech-101", "caltech101_frontier"),
     ],
 )
 def test_a_page_is_what_was_measured(page, heading, data):
@@ -122,6 +125,17 @@ def test_a_page_is_what_was_measured(page, heading, data):
         if distance != "–":
             there = [entry["old_prototype_distance"][-1] for entry in entries]
             assert float(distance) == pytest.approx(np.mean(there), abs=0.00051)
+
+
+def test_what_the_page_of_photos_claims():
+    page = (RESULTS / "photos.md").read_text()
+    gains = []
+    for data in ("cub200", "flowers102", "caltech101"):
+        document = json.loads((RESULTS / f"{data}_frontier.json").read_text())
+        last = {entry["method"]: 100 * entry["overall_accuracy"][-1] for entry in document["results"]}
+        gains.append(f"{round(last['Learned+ridge'], 1) - round(last['Frozen'], 1):+.1f}")
+        assert last["Learned+ridge"] > last["Learned"]
+    assert "{} points on CUB, {} on Flowers and {} on Caltech".format(*gains) in page
 
 
 def test_what_the_cifar_page_claims(eleven):
