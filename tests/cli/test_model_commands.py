@@ -17,6 +17,7 @@ from PIL import Image
 from protodrift import IncrementalClassifier, Schedule
 from protodrift.cli import main
 from protodrift.model import defaults, versions
+from protodrift.model.card import model_card
 from tests.cli.photo_models import photos
 from tests.model.directories import files_of
 
@@ -438,6 +439,28 @@ def test_inspect_shows_tasks_classes_and_files(run, birds):
     status, out, _ = run("inspect", "birds")
     assert status == 1
     assert "does not belong: cat.jpg, 6 bytes" in out
+
+
+def test_a_card_says_what_the_model_is(run, birds):
+    status, out, _ = run("inspect", "birds", "--card")
+    assert status == 0
+    assert out.startswith("# birds\n\nVersion 2: recognizes 4 classes, learned in 2 tasks.")
+    for words in (
+        "| blue | 2 | 6 |",
+        "began at random",
+        "unknown where it lies farther",
+        "No photo.",
+        "another place or day",
+    ):
+        assert words in out
+    clf = IncrementalClassifier.load(birds)
+    images, share = clf.tasks_[-1].held_out
+    assert f"| 2 | 2 | 4 | {images} | {100 * share:.1f} % |" in out
+    clf.set_params(unknown_rate=0)
+    assert "No photo is ever called unknown" in model_card("a|b\n# c", 2, clf)
+    assert model_card("a|b\n# c", 2, clf).splitlines()[1] == ""
+    clf.set_params(backbone="efficientnet-lite0", weights="pip")
+    assert "License: Apache-2.0" in model_card("birds", 2, clf)
 
 
 def test_undo_and_forget(run, birds):

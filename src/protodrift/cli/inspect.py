@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.machine import size_text
@@ -19,6 +20,7 @@ examples:
   protodrift inspect birds             tasks, classes, drift, files
   protodrift inspect birds --files     every file
   protodrift inspect birds --json
+  protodrift inspect birds --card > birds.md    a model card, for whoever gets the model
 
 Every byte in the directory is accounted for by a declared tensor or field: no photo can be hidden in it. Weights,
 prototypes and statistics may still tell something about the photos that they were computed from.
@@ -38,19 +40,24 @@ def register(commands: Commands) -> None:
     )
     add_model(parser)
     parser.add_argument("--files", action="store_true", help="list every file")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print everything as JSON")
+    form.add_argument("--card", action="store_true", help="print a model card in Markdown")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the directory, and print what is in it."""
     from ..learner import IncrementalClassifier
     from ..model.audit import audit
+    from ..model.card import model_card
 
     clf = IncrementalClassifier.load(args.model)
     found = audit(args.model)
     facts = _facts(clf, found)
     if args.json:
         print(json_text(facts, 1))
+    elif args.card:
+        print(model_card(Path(args.model).resolve().name, found.versions[0], clf))
     else:
         _print(args, clf, facts, found)
     return 1 if found.foreign else 0
