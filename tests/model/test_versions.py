@@ -329,7 +329,9 @@ def test_a_renamed_class_is_the_same_under_another_name_and_can_be_undone(three_
     [
         ("owls", "x", r"does not know a class 'owls'. Did you mean 'owl'"),
         ("owl", "emu", "has a class 'emu' already"),
-        ("owl", " ", "needs a name that can be seen"),
+        ("owl", " ", "is empty. A class needs a name that can be shown"),
+        ("owl", "a\0b", "holds a zero character"),
+        ("owl", "\ud800", "is not valid Unicode"),
         ("owl", 3, "is of another kind"),
     ],
 )

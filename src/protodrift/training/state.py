@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.labels import Label
+from ..common.labels import Label, wrong_with_label
 from ..data.arrays import InputSpec
 from ..errors import InputError, did_you_mean
 from ..penalties import Penalty, Tensors
@@ -146,7 +146,7 @@ def renamed(state: LearnerState, old: Label, new: Label) -> LearnerState:
     """Return a state in which a class has another name, and everything else is as it was.
 
     Raises:
-        InputError: if there is no such class, or the new name is taken, of another kind or empty.
+        InputError: if there is no such class, or the new name is taken, of another kind or none that a class can have.
     """
     labels = state.prototypes.labels
     if old not in labels:
@@ -157,8 +157,8 @@ def renamed(state: LearnerState, old: Label, new: Label) -> LearnerState:
         raise InputError(
             f"the classes of this model are like {old!r}, and {new!r} is of another kind: text or a whole number."
         )
-    if isinstance(new, str) and not new.strip():
-        raise InputError("a class needs a name that can be seen.")
+    if wrong := wrong_with_label(new):
+        raise InputError(f"the new name {new!r} {wrong}. A class needs a name that can be shown and written.")
 
     def named(label: Label) -> Label:
         return new if label == old else label
