@@ -6,7 +6,7 @@
 Every `--try` is one comma-separated set of settings, as for `protodrift run --set`. All of them share one store of
 stages, so a warm-up or a first task that they agree on is trained once, and a search that was interrupted goes on.
 Each result is added to the log: settings, method, accuracy over all seen classes, task mean, mean accuracy on tasks 2
-to T, and how far the old prototypes are from the true means.
+to T, the same just after each was learned, and how far the old prototypes are from the true means.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from protodrift.common.progress import reporting
 from protodrift.errors import InputError
 from protodrift.experiments import run as runs
 from protodrift.experiments.recipes import get_recipe, with_settings
+from protodrift.experiments.results import MethodResult
 from protodrift.experiments.store import Store
 
 
@@ -55,22 +56,31 @@ def main() -> None:
             tree = recipe.tree(stream, seed=args.seed, store=Store(args.out), reporter=reporter)
             results = tree.run(recipe.methods)
         for name, result in results.items():
-            matrix, distance = result.accuracy_matrix, float(result.old_prototype_distance[-1])
             entry = {
                 "recipe": recipe.name,
                 "tasks": len(stream),
                 "settings": settings,
                 "method": name,
                 "seed": args.seed,
-                "all_classes": round(100 * float(result.overall_accuracy[-1]), 2),
-                "task_mean": round(100 * float(result.average_accuracy[-1]), 2),
-                "later_tasks": round(100 * float(np.nanmean(matrix[-1, 1:])), 2),
-                "first_task": round(100 * float(matrix[-1, 0]), 2),
-                "old_prototype_distance": round(distance, 4) if np.isfinite(distance) else None,
+                **measured(result),
             }
             log = [old for old in log if {**old, **_name(entry)} != old] + [entry]
             print(json.dumps(entry), flush=True)
         args.log.write_text("[\n" + ",\n".join(json.dumps(entry) for entry in log) + "\n]\n")
+
+
+def measured(result: MethodResult) -> dict[str, float | None]:
+    """Return what a row reached after the last task, in percent, and on tasks 2 to T just after each was learned."""
+    matrix, distance = result.accuracy_matrix, float(result.old_prototype_distance[-1])
+    numbers = {
+        "all_classes": result.overall_accuracy[-1],
+        "task_mean": result.average_accuracy[-1],
+        "later_tasks": np.nanmean(matrix[-1, 1:]),
+        "first_task": matrix[-1, 0],
+        "just_learned": np.diag(matrix)[1:].mean(),
+    }
+    percent: dict[str, float | None] = {name: round(100 * float(value), 2) for name, value in numbers.items()}
+    return {**percent, "old_prototype_distance": round(distance, 4) if np.isfinite(distance) else None}
 
 
 def _name(entry: dict[str, object]) -> dict[str, object]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from protodrift import Method
@@ -17,6 +18,7 @@ from protodrift.report import (
     Section,
     Summary,
     finding,
+    not_learned,
     render,
     results_table,
     results_text,
@@ -197,6 +199,35 @@ def test_a_finding_tells_harm_too(results: Results) -> None:
     text = finding({"E-FT": plain, "E-FT+SDC": worse})
     assert "helps 0 of 1 methods and harms 1, at best E-FT+SDC" in text
     assert "Best of all: E-Joint" in finding({"E-Joint": results["E-Joint"]})
+
+
+def test_a_row_that_did_not_learn_its_tasks_is_named_with_what_it_has(results: Results) -> None:
+    def knowing(name: str, share: float) -> Summary:
+        one = results[name]
+        new = one["new_task_accuracy"]
+        return replace(one, metrics={**one.metrics, "new_task_accuracy": new._replace(mean=0 * new.mean + share)})
+
+    table = {"E-Fix": knowing("E-Fix", 0.4), "E-FT": knowing("E-FT", 0.3), "E-FT+SDC": knowing("E-FT+SDC", 0.2)}
+    text = not_learned(table)
+    assert text.startswith("Warning: not learned. On tasks 2 to 3")
+    assert "E-FT 30.0\u00a0%: worse than" in text  # one training is told of once, by its best row
+    assert "(E-Fix, 40.0\u00a0%)" in text
+    assert text in results_text(table)
+    learned = {**table, "E-FT": knowing("E-FT", 0.41)}
+    assert not_learned(learned) == ""
+    assert "Warning" not in results_text(learned)
+    del table["E-Fix"]  # nothing to measure by
+    assert not_learned(table) == ""
+
+
+def test_the_first_task_is_no_excuse(results: Results) -> None:
+    """A row that knew the first task perfectly, and then stopped learning, is named all the same."""
+    one = results["E-FT"]
+    new = one["new_task_accuracy"]
+    stuck = new._replace(mean=np.array([1.0, *[0.1] * (len(new.mean) - 1)]))
+    table = {"E-Fix": results["E-Fix"], "E-FT": replace(one, metrics={**one.metrics, "new_task_accuracy": stuck})}
+    assert results["E-Fix"]["new_task_accuracy"].mean[1:].mean() > 0.1
+    assert "E-FT 10.0" in not_learned(table)
 
 
 def test_writing_replaces_the_page_and_leaves_nothing_else(tmp_path: Path) -> None:

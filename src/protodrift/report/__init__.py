@@ -9,7 +9,7 @@ from .build import FORMATS, report, write_figures
 from .page import Figure, Section, render, require_charts, results_table, style, write
 from .results import Results
 from .runs import Group, Run, groups_of, read_runs
-from .summary import Spread, Summary, finding, pairs, summaries
+from .summary import Spread, Summary, finding, not_learned, pairs, summaries
 from .table import results_text, summary_text
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Summary",
     "finding",
     "groups_of",
+    "not_learned",
     "pairs",
     "read_runs",
     "render",

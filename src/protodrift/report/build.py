@@ -10,7 +10,7 @@ from ..errors import InputError, did_you_mean
 from . import formats
 from .page import Figure, Section, figures_of, render, require_charts
 from .runs import Run, facts, groups_of
-from .summary import finding
+from .summary import finding, not_learned
 
 FORMATS = ("html", "csv", "json", "md", "latex")
 
@@ -46,7 +46,7 @@ def _page(runs: Sequence[Run]) -> str:
         own, missing = sections_of(group)
         sections += [Section(prefix + one.title, one.body, one.note) for one in own]
         absent += [prefix + sentence for sentence in missing if not (flat and sentence == NOT_FLAT)]
-        found.append(prefix + finding(group.summaries))
+        found += [prefix + line for line in (finding(group.summaries), not_learned(group.summaries)) if line]
     if absent:
         sections.append(Section("What is not shown", note="\n\n".join(absent)))
     about = dict.fromkeys(str(run.document.get("about", "")).strip() for run in runs)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..common.tables import markdown_table, markdown_text, one_line
 from ..experiments.stages.readout import json_numbers
-from .summary import Summaries, Summary
+from .summary import Summaries, Summary, not_learned
 from .table import MISSING, Column, columns
 
 
@@ -87,6 +87,8 @@ def to_markdown(groups: Sequence[Summaries]) -> str:
         ]
         head = ["method", *(markdown_text(column.heading) for column in table)]
         parts.append(markdown_table(rows, head, range(1, len(head))) + "\n")
+        if warning := not_learned(summaries):
+            parts.append(markdown_text(warning) + "\n")
     return "\n".join(parts)
 
 

@@ -233,3 +233,33 @@ def finding(summaries: Summaries) -> str:
         f"After {tasks} tasks drift compensation helps {up} of {len(both)} methods and harms {down or 'none'}, "
         f"{'most' if up else 'at best'} {moved}: {accuracy[plain]:.1f} → {accuracy[moved]:.1f}\u00a0%. {leader}"
     )
+
+
+def not_learned(summaries: Summaries) -> str:
+    """Return a warning about rows that hardly learned their tasks, or "": what is compared with them is not shown.
+
+    Such a row trains its network in every task, and answers tasks 2 to T just after each was learned worse than all
+    networks of the table that stand still (E-Pre, E-Fix). Rows that were read out of one training are judged by the
+    best of them. A table without such a network gives no measure, and no warning.
+    """
+    tasks = number_of_tasks(summaries)
+    if tasks < 2:
+        return ""
+    new = {name: 100 * float(one["new_task_accuracy"].mean[1:].mean()) for name, one in summaries.items()}
+    still = {name: new[name] for name, one in summaries.items() if one.stays}
+    if not still:
+        return ""
+    bar = min(still, key=lambda name: still[name])
+    trained: dict[tuple[str, Method], list[str]] = {}
+    for name, one in summaries.items():
+        if not one.stays:
+            trained.setdefault(one.training, []).append(name)
+    low = [max(names, key=lambda name: new[name]) for names in trained.values()]
+    told = ", ".join(f"{name} {new[name]:.1f}" for name in low if new[name] < still[bar])
+    if not told:
+        return ""
+    return (
+        f"Warning: not learned. On tasks 2 to {tasks}, each just after it was learned, {told}\u00a0%: "
+        f"worse than a network that stands still ({bar}, {still[bar]:.1f}\u00a0%). The rate is too small or "
+        "the penalty too strong: that other rows are above these says nothing about methods."
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..common.tables import text_table
-from .summary import Document, Summaries, Summary, has_seeds, number_of_tasks, summaries
+from .summary import Document, Summaries, Summary, has_seeds, not_learned, number_of_tasks, summaries
 
 MISSING = "–"
 """Stands where a number is not defined, such as the forgetting of a single task."""
@@ -154,4 +154,5 @@ def results_text(summaries: Summaries) -> str:
         (not all(column.ours for column in table), "paper: what the paper prints"),
         (any(one.is_upper_bound for one in summaries.values()), "(in brackets: upper bounds, they see old images)"),
     ]
-    return "\n".join([lines, *(note for there, note in notes if there)]) + "\n"
+    warning = not_learned(summaries)
+    return "\n".join([lines, *(note for there, note in notes if there), *([warning] if warning else [])]) + "\n"
