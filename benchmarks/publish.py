@@ -74,7 +74,18 @@ def merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
 def markdown(document: dict[str, Any]) -> str:
     tasks = len(document["tasks"])
     printed = paper_table(document["table"])
-    head = ["method", "all classes", "paper", f"A_{tasks}", "first task", f"tasks 2-{tasks}", f"F_{tasks}", "distance"]
+    later_tasks = "task 2" if tasks == 2 else f"tasks 2-{tasks}"
+    head = [
+        "method",
+        "all classes",
+        "paper",
+        f"A_{tasks}",
+        "just learned",
+        "first task",
+        later_tasks,
+        f"F_{tasks}",
+        "distance",
+    ]
     if tasks == 1:
         head = ["method", "all classes"]
     lines = ["| " + " | ".join(name.replace("_", "\\_") for name in head) + " |"]
@@ -88,6 +99,7 @@ def markdown(document: dict[str, Any]) -> str:
             cells += [
                 f"{100 * paper:.1f}" if np.isfinite(paper) else "–",
                 mean(entries, lambda e: e["average_accuracy"][-1]),
+                mean(entries, lambda e: np.mean(e["new_task_accuracy"][1:])),
                 mean(entries, lambda e: e["accuracy_matrix"][-1][0]),
                 mean(entries, later),
                 mean(entries, lambda e: e["average_forgetting"][-1]),

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import drift_readouts, drift_table
 from benchmarks.compare import Cell, summarize
+from protodrift.report import not_learned, summaries
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -98,6 +99,7 @@ def birds():
         ("photos", "CUB-200-2011", "cub200_frontier"),
         ("photos", "Flowers-102", "flowers102_frontier"),
         ("photos", "Caltech-101", "caltech101_frontier"),
+        ("mnist_2d", "", "mnist_2d"),
     ],
 )
 def test_a_page_is_what_was_measured(page, heading, data):
@@ -106,13 +108,14 @@ def test_a_page_is_what_was_measured(page, heading, data):
     for entry in json.loads((RESULTS / f"{data}.json").read_text())["results"]:
         measured.setdefault(entry["method"], []).append(entry)
     assert set(table) == set(measured)
-    for name, (overall, _, average, first, later, forgetting, distance) in table.items():
+    for name, (overall, _, average, new, first, later, forgetting, distance) in table.items():
         entries = measured[name]
         matrices = np.array([entry["accuracy_matrix"][-1] for entry in entries])
         last = {key: [entry[key][-1] for entry in entries] for key in ("overall_accuracy", "average_forgetting")}
         for cell, values in (
             (overall, last["overall_accuracy"]),
             (average, matrices.mean(axis=1)),
+            (new, [np.mean(np.diag(entry["accuracy_matrix"])[1:]) for entry in entries]),
             (first, matrices[:, 0]),
             (later, matrices[:, 1:].mean(axis=1)),
             (forgetting, last["average_forgetting"]),
@@ -136,6 +139,23 @@ def test_what_the_page_of_photos_claims():
         gains.append(f"{round(last['Learned+ridge'], 1) - round(last['Frozen'], 1):+.1f}")
         assert last["Learned+ridge"] > last["Learned"]
     assert "{} points on CUB, {} on Flowers and {} on Caltech".format(*gains) in page
+
+
+@pytest.mark.parametrize(
+    ("page", "named"), [("cifar100_eleven", ["FT", "LwF", "EWC", "MAS"]), ("cub200_six", ["LwF", "EWC", "MAS"])]
+)
+def test_rows_that_did_not_learn_are_named_on_their_page(page, named):
+    """What `report` warns of stands on the page, and no claim of the paper is called reproduced because of them."""
+    warning = not_learned(summaries([json.loads((RESULTS / f"{page}.json").read_text())]))
+    text = (RESULTS / f"{page}.md").read_text()
+    told = warning.split("learned, ")[1].split("\u00a0%")[0]
+    assert [part.rsplit(" ", 1)[0] for part in told.split(", ")] == named
+    assert told in text
+    lines = (RESULTS.parent / "docs" / "reproduction.md").read_text().splitlines()
+    for line in lines:
+        claim, *_, verdict = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else [""] * 4
+        if any(f"above {name}" in claim or f", {name}" in claim for name in ("FT or", "LwF, EWC", "EWC (", "iCaRL")):
+            assert not verdict.startswith(("reproduced", "sign reproduced"))
 
 
 def test_what_the_cifar_page_claims(eleven):

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from benchmarks import equal_rates
 from benchmarks.equal_rates import Search, at_rate, best_of, check_budget, next_place, place_of, rate_at
@@ -66,7 +67,9 @@ def test_rates_are_chosen_on_validation_images_and_the_same_trainings_are_read_o
     again = search.measure("test", ["FT"], place_of(rows["FT"]["rate"]))
     assert again["FT"] == rows["FT"]["test"]
     assert len(list((tmp_path / "run").glob("stages/train-*"))) == trained  # test images cost no training
-    assert len(search.streams["test"].tasks[0].train) == len(search.streams["validation"].tasks[0].train)
+    first, chosen_on = (next(iter(search.streams[part])) for part in ("test", "validation"))
+    assert torch.equal(first.data.images, chosen_on.data.images)  # what was held out is not trained on
+    assert not torch.equal(first.test.images, chosen_on.test.images)
 
 
 def test_the_tables_print_what_the_log_holds(tmp_path, capsys):
