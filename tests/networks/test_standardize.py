@@ -13,8 +13,8 @@ from torch import nn
 from protodrift import IncrementalClassifier
 from protodrift.data.arrays import InputSpec
 from protodrift.errors import InputError
-from protodrift.experiments.recipe import with_settings
 from protodrift.experiments.recipes import get_recipe
+from protodrift.experiments.settings import with_settings
 from protodrift.experiments.setup import Network
 from protodrift.networks.build import build_embedder
 

@@ -9,8 +9,8 @@ import torch
 
 from protodrift.common.config import decode, encode
 from protodrift.errors import InputError
-from protodrift.experiments.recipe import with_settings
 from protodrift.experiments.recipes import get_recipe
+from protodrift.experiments.settings import with_settings
 from protodrift.methods import Method
 from protodrift.networks import build_embedder
 from protodrift.objectives import Softmax

@@ -10,8 +10,8 @@ from protodrift.common.config import decode, encode
 from protodrift.data import InputSpec
 from protodrift.data.tasks import TaskStream
 from protodrift.errors import InputError
-from protodrift.experiments.recipe import with_settings
 from protodrift.experiments.recipes import get_recipe
+from protodrift.experiments.settings import with_settings
 from protodrift.experiments.setup import Network
 from protodrift.experiments.store import Store
 from protodrift.experiments.tree import Tree

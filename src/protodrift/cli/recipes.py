@@ -6,7 +6,7 @@ import argparse
 import json
 import textwrap
 
-from .arguments import Commands, add_command
+from .arguments import Commands, add_command, add_imports
 
 
 def register(commands: Commands) -> None:
@@ -20,12 +20,14 @@ def register(commands: Commands) -> None:
         "show",
         show_recipe,
         help="print a recipe, fully resolved",
-        description="Prints a recipe with every value it will use, as JSON.",
-        epilog="example:  protodrift show digits --set sigma=0.2",
+        description="Prints a recipe with every value it will use, as JSON or TOML; `protodrift run FILE` runs it.",
+        epilog="examples:\n  protodrift show digits --set sigma=0.2\n  protodrift show digits --toml > mine.toml",
     )
     show.add_argument("recipe", metavar="NAME", help="a name from `protodrift recipes`")
     add_budget(show)
     add_settings(show)
+    show.add_argument("--toml", action="store_true", help="as TOML")
+    add_imports(show)
     methods = commands.add_parser(
         "methods",
         help="list the methods: five axes, what each stores, its paper",
@@ -46,10 +48,12 @@ def list_recipes(args: argparse.Namespace) -> int:
 
 def show_recipe(args: argparse.Namespace) -> int:
     """Print the resolved recipe."""
-    from ..experiments.recipes import get_recipe, with_settings
+    from ..experiment import recipe_of
+    from ..experiments.settings import toml_text, with_settings
     from .run import settings_of
 
-    print(json.dumps(with_settings(get_recipe(args.recipe, args.budget), settings_of(args)).resolved(), indent=1))
+    document = with_settings(recipe_of(args.recipe, args.budget), settings_of(args)).resolved()
+    print(toml_text(document) if args.toml else json.dumps(document, indent=1))
     return 0
 
 

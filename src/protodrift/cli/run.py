@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .arguments import Commands, add_command, add_imports, add_label_by, add_ram, whole_number
 
@@ -21,6 +21,9 @@ examples:
   protodrift run digits                                       every method on digits, into runs/digits
   protodrift run digits --methods E-FT,E-FT+SDC --seeds 0,1,2
   protodrift run digits --set sigma=0.2 --set training.epochs=4 --out runs/sigma0.2
+  protodrift run digits --methods E-FT+SDC --sweep drift.sigma=0.1,0.2,0.3      one training, three read-outs
+  protodrift run digits --methods E-FT --sweep 'drift=null,SDC,LocalLinear'      parts by name; yours: --import
+  protodrift show digits --toml > mine.toml; protodrift run mine.toml
   protodrift run folder --data photos --tasks 6               any folder of class folders
   protodrift run digits --jobs 2                              stages in two processes
   torchrun --nproc_per_node=2 -m protodrift run digits        each training over two processes
@@ -42,7 +45,9 @@ def register(commands: Commands) -> None:
         epilog=_EPILOG,
         on_ranks=True,
     )
-    parser.add_argument("recipe", metavar="NAME", help="a name from `protodrift recipes`")
+    parser.add_argument(
+        "recipe", metavar="NAME", help="a name from `protodrift recipes`, or a .toml or .json file as `show` prints it"
+    )
     parser.add_argument("--data", metavar="DIR", help="the data folder, for recipes that need one")
     add_label_by(parser)
     parser.add_argument("--methods", metavar="A,B", help="some of the recipe's methods (default: all)")
@@ -76,6 +81,16 @@ def register(commands: Commands) -> None:
     add_budget(parser)
     parser.add_argument("--tasks", type=int, metavar="N", help="cut the classes into N tasks; short for --set tasks=N")
     add_settings(parser)
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=A,B",
+        help="a row for each value of something that methods are made of, e.g. drift.sigma=0.1,0.2 or drift=SDC,Ridge",
+    )
+    parser.add_argument(
+        "--device", default="auto", help="auto (CUDA if there is one; the default), cpu, cuda, cuda:1, ..."
+    )
     add_imports(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
 
@@ -98,7 +113,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         dest="settings",
-        help="change one value, e.g. sigma=0.2, EWC.gamma=1e6, training.epochs=5; can be repeated",
+        help="change one value, e.g. sigma=0.2, EWC.gamma=1e6, training.epochs=5, or a part of every method, e.g. "
+        "drift=LocalLinear, 'penalty=EWC(1e5)'; can be repeated",
     )
 
 
@@ -115,20 +131,23 @@ def settings_in(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key or not value:
-            raise InputError(f"--set {text!r} is not of the form KEY=VALUE, for example --set sigma=0.2.")
+            raise InputError(f"{text!r} is not of the form KEY=VALUE, for example --set sigma=0.2.")
         result[key] = value
     return result
 
 
-def chosen_recipe(args: argparse.Namespace, **more: str) -> Recipe:
-    """Return the recipe that `recipe`, `--budget`, `--methods` and `--set` name, with `more` settings."""
-    from ..experiments.recipes import get_recipe, with_settings
+def chosen_recipe(args: argparse.Namespace, sweeps: Iterable[str] = (), **more: str) -> Recipe:
+    """Return the recipe that `recipe`, `--budget`, `--methods` and `--set` name, with `sweeps` and `more` settings."""
+    from ..experiment import recipe_of
+    from ..experiments.settings import swept, with_settings
 
-    recipe = get_recipe(args.recipe, args.budget)
+    recipe = recipe_of(args.recipe, args.budget, args.data, getattr(args, "label_by", None))
+    all_methods = recipe.methods
     if args.methods:
         recipe = recipe.only([name.strip() for name in args.methods.split(",")])
     # After the choice: a name must be clear among the methods that run.
-    return with_settings(recipe, {**settings_of(args), **more})
+    recipe = with_settings(recipe, {**settings_of(args), **more}, all_methods)
+    return swept(recipe, settings_in(sweeps), all_methods)
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -149,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
     from ..common.progress import reporting
     from ..distributed import current
     from ..errors import InputError
-    from ..experiments import run as runs
+    from ..experiment import Experiment
     from ..report import summary_text
 
     if args.engine == "local" and (args.address is not None or args.gpus_per_stage):
@@ -158,21 +177,15 @@ def run(args: argparse.Namespace) -> int:
     tuned = machine.tune(args.threads or (1 if several else None))
     if args.ram is not None:
         os.environ["PROTODRIFT_RAM"] = str(args.ram)  # processes that compute stages read the data too
-    recipe = chosen_recipe(args, **({} if args.tasks is None else {"tasks": str(args.tasks)}))
-    out = args.out or Path("runs") / recipe.name
+    recipe = chosen_recipe(args, args.sweep, **({} if args.tasks is None else {"tasks": str(args.tasks)}))
+    experiment = Experiment.of_recipe(
+        recipe, args.data, seeds=args.seeds, skip_bad_images=args.skip_bad_images, label_by=args.label_by
+    )
+    out = experiment.where(args.out)
     command = "protodrift " + shlex.join(sys.argv[1:])
     with reporting(current().is_first) as reporter:
-        document = runs.run(
-            recipe,
-            out,
-            seeds=args.seeds,
-            data=args.data,
-            skip_bad_images=args.skip_bad_images,
-            label_by=args.label_by,
-            jobs=args.jobs or 1,
-            engine=_engine(args),
-            reporter=reporter,
-            command=command,
+        document = experiment.compute(
+            out, jobs=args.jobs or 1, engine=_engine(args), device=args.device, reporter=reporter, command=command
         )
     if not document:
         return 0  # a rank that does not write
@@ -184,10 +197,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _engine(args: argparse.Namespace) -> Engine | None:
-    """Return the engine that was asked for; None: the processes of this machine."""
+def _engine(args: argparse.Namespace) -> Engine | Literal["local"]:
+    """Return the engine that was asked for; "local": the processes of this machine."""
     if args.engine == "local":
-        return None
+        return "local"
     from ..experiments.engines import RayEngine
 
     return RayEngine(args.address, args.jobs, args.gpus_per_stage)

@@ -187,7 +187,11 @@ def decode(data: Any) -> Any:
         return tuple(decode(item) for item in data)
     if not isinstance(data, dict):
         return data
-    name = data.get("type")
+    return build(registered(data.get("type")), {key: decode(value) for key, value in data.items() if key != "type"})
+
+
+def registered(name: Any) -> type[Config]:
+    """Return the class of configurations of a name; one that is not known is an error that says what to import."""
     if not isinstance(name, str) or not name.isidentifier():
         raise InputError(f"unknown configuration type {name!r}.")
     if name not in _REGISTRY:
@@ -196,7 +200,7 @@ def decode(data: Any) -> Any:
             f"unknown configuration type {name!r}: import the module that defines {name} (--import MODULE; in Python "
             f"before this call).{f' {near}' if near.startswith('Did') else ''}"
         )
-    return build(_REGISTRY[name], {key: decode(value) for key, value in data.items() if key != "type"})
+    return _REGISTRY[name]
 
 
 def build(cls: type[C], values: Mapping[str, Any]) -> C:

@@ -89,6 +89,24 @@ SHARE_OF_RAM = 4
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
+def device(wanted: str = "auto") -> str:
+    """Return the device that a name stands for: "auto" is CUDA where torch finds one, else the CPU.
+
+    Raises:
+        InputError: if torch cannot use it here.
+    """
+    import torch
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        message = str(error).splitlines()[0]
+        raise InputError(f"device {wanted!r} cannot be used here ({message}). Use 'auto' or 'cpu'.") from None
+    return wanted
+
+
 def ram_budget(wanted: int | None = None) -> int:
     """Return how many bytes of decoded images are held in RAM.
 

@@ -1,10 +1,7 @@
-"""What a recipe is: an experiment as frozen, validated data, and how single values of it are set by name."""
+"""What a recipe is: an experiment as frozen, validated data."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -207,75 +204,3 @@ class Recipe(Config):
         document: dict[str, Any] = written(self)
         document["rows"] = {name: written(method) for name, method in self.rows}
         return document
-
-
-def with_settings(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
-    """Return the recipe with single values changed, as by `--set sigma=0.2 --set EWC.gamma=1e6`.
-
-    A name is a field of the recipe or of anything in it. Where several kinds of things have a field of that name, say
-    which: `EWC.gamma`, `training.epochs`.
-
-    Raises:
-        InputError: for an unknown or ambiguous name, with what was probably meant, or a value that does not fit.
-    """
-    for key, text in settings.items():
-        owners = sorted({owner for owner, name in _fields(recipe) if key in (name, f"{owner}.{name}")})
-        if not owners:
-            known = {f"{owner}.{name}" for owner, name in _fields(recipe)} | {name for _, name in _fields(recipe)}
-            raise InputError(f"recipe {recipe.name!r} has no setting {key!r}. {did_you_mean(key, known)}")
-        if len(owners) > 1:
-            choices = ", ".join(f"{owner}.{key}" for owner in owners)
-            raise InputError(f"setting {key!r} is not clear: say which of {choices}.")
-        recipe = _changed(recipe, "recipe", owners[0], key.rsplit(".", 1)[-1], _value(text))
-    return recipe
-
-
-_FIXED = ("name", "about", "rows", "data", "table", "budget", "notes")
-
-
-def _fields(config: Config, owner: str = "recipe") -> Iterator[tuple[str, str]]:
-    for field in dataclasses.fields(config):
-        if owner == "recipe" and field.name in _FIXED:
-            continue
-        value = getattr(config, field.name)
-        if isinstance(value, Config):
-            yield from _fields(value, _owner(owner, field.name, value))
-        elif isinstance(value, tuple) and value and all(isinstance(item, Config) for item in value):
-            for item in value:
-                yield from _fields(item, type(item).__name__)
-        elif owner != "Method":  # an axis is not a plain value: other methods are other rows
-            yield owner, field.name
-    if isinstance(config, Recipe):
-        for _, method in config.rows:
-            yield from _fields(method, "Method")
-
-
-def _owner(outer: str, field: str, value: Config) -> str:
-    """Name the owner of nested settings: `training`, `warmup.training` in the recipe; `EWC`, `SDC` in its methods."""
-    if outer[0].isupper():
-        return type(value).__name__
-    return field if outer == "recipe" else f"{outer}.{field}"
-
-
-def _changed(config: Any, here: str, owner: str, name: str, value: Any) -> Any:
-    """Return a copy of a tree of configs in which every `owner` has `name` set to `value`."""
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        old = getattr(config, field.name)
-        if here == owner and field.name == name:
-            changes[name] = value
-        elif isinstance(old, Config):
-            changes[field.name] = _changed(old, _owner(here, field.name, old), owner, name, value)
-        elif field.name == "rows":
-            changes["rows"] = tuple((row, _changed(method, "Method", owner, name, value)) for row, method in old)
-        elif isinstance(old, tuple) and old and all(isinstance(item, Config) for item in old):
-            changes[field.name] = tuple(_changed(item, type(item).__name__, owner, name, value) for item in old)
-    return replace(config, **changes)
-
-
-def _value(text: str) -> Any:
-    """Read a value as JSON if it is JSON (0.2, 1e7, true, null), else as the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

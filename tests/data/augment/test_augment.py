@@ -27,8 +27,9 @@ from protodrift.data.augment.operations import OPERATIONS
 from protodrift.data.augment.policies import CIFAR10_POLICY, _wide
 from protodrift.data.views import share_of
 from protodrift.errors import InputError
-from protodrift.experiments.recipe import POLICIES, with_settings
+from protodrift.experiments.recipe import POLICIES
 from protodrift.experiments.recipes import get_recipe
+from protodrift.experiments.settings import with_settings
 from protodrift.methods import METHODS
 from protodrift.networks import build_embedder
 from protodrift.training.config import Training

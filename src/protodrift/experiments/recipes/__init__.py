@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable
 
 from ...errors import InputError, did_you_mean
-from ..recipe import Recipe, with_settings
+from ..recipe import Recipe
+from ..settings import with_settings
 from . import cifar100, digits, folder, imagenet, mnist, photos
 
 RECIPES: dict[str, Callable[..., Recipe]] = {

@@ -1,12 +1,47 @@
-"""Any image folder: `protodrift run folder --data DIR --tasks 6`."""
+"""Any image folder: `protodrift run folder --data DIR`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ...methods import METHODS, Method
+from ...drift import (
+    AdaGauss,
+    AffineKernel,
+    Drift,
+    DualProjection,
+    EFCKernel,
+    Gated,
+    GaussianProcess,
+    LocalLinear,
+    MeanShift,
+    Procrustes,
+    RelativeSDC,
+    Ridge,
+    RidgeToIdentity,
+)
+from ...methods import METHODS, Method, with_drift
 from ...readouts import LiftedRidge
+from ...training.config import Training
 from ..recipe import Recipe
+from ..setup import Network
+from . import photos
+from .rows import CPU_PENALTIES, SOFTMAX, Rows, embedding_rows, frozen_rows, named_rows
+
+ESTIMATORS: dict[str, Drift] = {
+    "relative": RelativeSDC(),
+    "gated": Gated(photos.DRIFT),
+    "shift": MeanShift(),
+    "ridge": Ridge(),
+    "ridge-to-identity": RidgeToIdentity(),
+    "procrustes": Procrustes(),
+    "local": LocalLinear(),
+    "affine": AffineKernel(),
+    "gp": GaussianProcess(),
+    "efc": EFCKernel(),
+    "dpcr": DualProjection(),
+    "adagauss": AdaGauss(),
+}
+"""What may stand in the place of SDC, as rows E-FT+NAME: read-outs of one training."""
 
 
 def _smaller(method: Method) -> Method:
@@ -25,4 +60,29 @@ def recipe() -> Recipe:
         tasks=6,
         class_order=0,
         size=32,
+    )
+
+
+def photo_recipe(network: Network, size: int, training: Training, classes: int) -> Recipe:
+    """Return the recipe for photos and a pretrained network: penalties and batch norm as for CUB on two cores.
+
+    Args:
+        network, size, training: as they fit the photos.
+        classes: how many there are; six tasks, or as many as there are pairs of classes.
+    """
+    rows: Rows = {
+        **frozen_rows(photos.CPU_OBJECTIVE, "pretrained"),
+        **embedding_rows(photos.CPU_OBJECTIVE, CPU_PENALTIES, photos.DRIFT, batch_norm="pretrained"),
+        **named_rows([*SOFTMAX, "Joint"], photos.CPU_SOFTMAX_PENALTIES, batch_norm="pretrained"),
+    }
+    rows |= {f"E-FT+{name}": with_drift(rows["E-FT"], drift) for name, drift in ESTIMATORS.items()}
+    return replace(
+        recipe(),
+        about="any folder of class folders with a pretrained network; a fifth of each class is held out for testing",
+        rows=tuple(rows.items()),
+        tasks=max(1, min(6, classes // 2)),
+        size=size,
+        network=network,
+        training=training,
+        classifier_training=photos.CPU_CLASSIFIER,
     )
