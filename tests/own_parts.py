@@ -9,7 +9,7 @@ import torch
 
 from protodrift.common.sums import Sums
 from protodrift.drift import Drift, FittedDrift
-from protodrift.readouts import Readout, View
+from protodrift.readouts import LinearReadout, View
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class SquareSums(Sums):
 
 
 @dataclass(frozen=True)
-class OwnProduct(Readout):
+class OwnProduct(LinearReadout):
     """The largest product with a prototype, in units of each direction's length: linear, and it learns from sums."""
 
     def learn(
@@ -92,7 +92,3 @@ class OwnProduct(Readout):
     def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
         weights = (view.prototypes.double() / view.readout_state["scale"].square()).T
         return weights, torch.zeros(len(view.prototypes), dtype=torch.float64)
-
-    def scores(self, view: View) -> torch.Tensor:
-        weights, bias = self.linear(view)
-        return view.z.double() @ weights + bias

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,14 +45,26 @@ def squared_distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     >>> squared_distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [float("nan"), 0.0]]))
     tensor([[25., inf]])
     """
+    return squared_distances_to(b)(a)
+
+
+def squared_distances_to(b: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function a -> `squared_distances(a, b)`; what depends on b alone, (K, D), is computed once."""
     missing = ~torch.isfinite(b).all(dim=1)
-    known = b[~missing] if bool(missing.any()) else b
+    some_missing = bool(missing.any())
+    known = b[~missing] if some_missing else b
     center = known.mean(dim=0) if len(known) else torch.zeros_like(b.sum(dim=0))
     # |a - b|^2 = |a|^2 - 2 a.b + |b|^2 cancels badly far from the origin, so both are centered first.
-    a, b = a - center, (b - center).masked_fill(missing[:, None], 0.0)
-    distances = torch.addmm(b.square().sum(dim=1), a, b.T, alpha=-2)
-    distances.add_(a.square().sum(dim=1, keepdim=True)).clamp_(min=0)
-    return distances.masked_fill_(missing, torch.inf) if bool(missing.any()) else distances
+    b = (b - center).masked_fill(missing[:, None], 0.0)
+    squares = b.square().sum(dim=1)
+
+    def distances(a: torch.Tensor) -> torch.Tensor:
+        a = a - center
+        result = torch.addmm(squares, a, b.T, alpha=-2)
+        result.add_(a.square().sum(dim=1, keepdim=True)).clamp_(min=0)
+        return result.masked_fill_(missing, torch.inf) if some_missing else result
+
+    return distances
 
 
 def subspace(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,6 +1,6 @@
 """z -> class."""
 
-from .base import LinearReadout, PoweredReadout, Readout, View, powered
+from .base import LinearReadout, PoweredReadout, PreparedReadout, Readout, View, powered
 from .expert_gate import ExpertGate, reconstruction_errors
 from .gaussian import Bayes, FeCAM, Mahalanobis, fecam_covariance, squared_mahalanobis
 from .heads import MaxOverClasses, MaxOverHeads
@@ -21,6 +21,7 @@ __all__ = [
     "NearestClassMean",
     "NearestExemplarMean",
     "PoweredReadout",
+    "PreparedReadout",
     "Readout",
     "RidgeClassifier",
     "ScatterReadout",

@@ -21,7 +21,10 @@ from ..errors import InputError
 SCORES_AT_ONCE = 2**25
 """Scores held at once where only the best class is asked for, n x K: 256 MB of float64."""
 
-_ANSWERS = ("left_out", "scores", "linear", "axes", "coordinates")
+Scorer = Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
+"""(N, D) embeddings and the outputs of the heads -> (N, K) scores."""
+
+_ANSWERS = ("left_out", "scores", "scorer", "linear", "axes", "coordinates")
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,12 @@ class View:
     statistics: Tensors = field(default_factory=dict)
     counts: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
 
-    def parts(self, elements: int = SCORES_AT_ONCE) -> Iterator[View]:
+    def parts(self, elements: int = SCORES_AT_ONCE, rows: int = 2**31) -> Iterator[View]:
         """Yield the images in parts of so few that (n, K) scores and (n, D) copies have at most `elements`, or one.
 
-        A view of every network is not cut: what it asks for belongs to all images.
+        A part has at most `rows` images. A view of every network is not cut: what it asks for belongs to all images.
         """
-        size = max(1, elements // max(1, *self.prototypes.shape))
+        size = min(rows, max(1, elements // max(1, *self.prototypes.shape)))
         if len(self.z) <= size or self.z_of_task is not None:
             yield self
             return
@@ -90,7 +93,8 @@ class Readout(Config, ABC):
     - `sums` and `learn_sums`: the same for images that lie in pieces (on ranks). A read-out that learns and declares no
       sums still works there: the embeddings of all pieces are gathered.
     - `centers`: where prototypes are compared, if not where they are.
-    - `linear`: the scores as a linear map, where they are one; then a model can be exported.
+    - `scorer` in place of `scores` (`PreparedReadout`): what depends on no image is computed once, and a model can be
+      exported.
     - `axes` or `coordinates`: where distances say how sure an answer is.
     - `left_out`: scores as if an image had never been seen, in closed form; otherwise a task is checked in folds.
     - `uses_prototypes`, `needs_heads`, `needs_every_network`: what it looks at.
@@ -104,6 +108,9 @@ class Readout(Config, ABC):
 
     needs_every_network: ClassVar[bool] = False
     """Whether it asks the networks of earlier tasks, which a learner does not keep."""
+
+    most_rows: ClassVar[int] = 2**31
+    """Images that are scored at once, at most."""
 
     @property
     def space_name(self) -> str:
@@ -123,13 +130,10 @@ class Readout(Config, ABC):
         """Return where classes are compared with images in `space`, (K, D) -> (K, D): their prototypes."""
         return prototypes
 
-    def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the scores as a linear map, score_k = space(z) . w_k + b_k up to what all classes share.
+    def scorer(self, view: View) -> Scorer | None:
+        """Return `scores` as a function of images, with all that depends on no image computed; None: there is none.
 
-        The images of the view are not looked at. An exported graph scores classes by this map.
-
-        Returns:
-            w (D, K) and b (K,), -inf for a class without a prototype; None: the scores are no linear map.
+        The images of the view are not looked at. An exported graph holds this function and its constants.
         """
         return None
 
@@ -261,8 +265,8 @@ class Readout(Config, ABC):
     @property
     def leaves_out(self) -> bool:
         """Whether `left_out` belongs to these scores: a subclass may have changed the scores alone."""
-        at = {name: next(i for i, cls in enumerate(type(self).__mro__) if name in vars(cls)) for name in _ANSWERS}
-        return at["left_out"] == min(at.values()) and type(self).left_out is not Readout.left_out
+        first = next(cls for cls in type(self).__mro__ if any(name in vars(cls) for name in _ANSWERS))
+        return "left_out" in vars(first) and first is not Readout
 
     @abstractmethod
     def scores(self, view: View) -> torch.Tensor:
@@ -312,24 +316,38 @@ class PoweredReadout(Readout):
 
 
 @dataclass(frozen=True)
-class LinearReadout(Readout):
+class PreparedReadout(Readout):
+    """A read-out whose scores need much that depends on no image: a factorization, for example. It has `scorer`."""
+
+    @abstractmethod
+    def scorer(self, view: View) -> Scorer:
+        """Return `scores` as a function of images, see `Readout.scorer`."""
+
+    def scores(self, view: View) -> torch.Tensor:
+        """Return (N, K) scores; a class without a prototype gets -inf."""
+        return torch.cat(list(self._scores(view)))
+
+    def predict(self, view: View) -> torch.Tensor:
+        """Return the row of the best class for each image, (N,)."""
+        return torch.cat([check_scores(self, scores).argmax(dim=1) for scores in self._scores(view)])
+
+    def _scores(self, view: View) -> Iterator[torch.Tensor]:
+        scorer = self.scorer(view)
+        return (scorer(part.z, part.logits) for part in view.parts(rows=self.most_rows))
+
+
+@dataclass(frozen=True)
+class LinearReadout(PreparedReadout):
     """A read-out whose scores are a linear map of the embedding, in float64. A subclass has `linear`."""
 
     @abstractmethod
     def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return w (D, K) and b (K,) in float64, see `Readout.linear`."""
+        """Return w (D, K) and b (K,) in float64, score_k = space(z) . w_k + b_k; b is -inf without a prototype."""
 
-    def scores(self, view: View) -> torch.Tensor:
-        """Return space(z) . w_k + b_k, (N, K); a class without a prototype gets -inf."""
-        return torch.cat(list(self._scores(view)))
-
-    def predict(self, view: View) -> torch.Tensor:
-        """Return the row of the best class for each image, (N,); the map is solved for once."""
-        return torch.cat([check_scores(self, scores).argmax(dim=1) for scores in self._scores(view)])
-
-    def _scores(self, view: View) -> Iterator[torch.Tensor]:
+    def scorer(self, view: View) -> Scorer:
+        """Return z -> space(z) . w_k + b_k; the map is solved for once."""
         weights, bias = self.linear(view)
-        return (self.space(part.z).double() @ weights + bias for part in view.parts())
+        return lambda z, logits: self.space(z).double() @ weights + bias
 
 
 def present(prototypes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

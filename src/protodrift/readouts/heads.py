@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import torch
 
-from .base import Readout, View
+from .base import PreparedReadout, Scorer, View
 
 
 @dataclass(frozen=True)
-class MaxOverHeads(Readout):
+class MaxOverHeads(PreparedReadout):
     """Each task's head is a softmax of its own; the largest probability over all heads wins (Sec. 3.2, FT).
 
     A head of a single class is always sure of it, and wins everywhere: tasks of one class need another read-out.
@@ -20,18 +20,18 @@ class MaxOverHeads(Readout):
     uses_prototypes: ClassVar[bool] = False
     needs_heads: ClassVar[bool] = True
 
-    def scores(self, view: View) -> torch.Tensor:
+    def scorer(self, view: View) -> Scorer:
         """Return log-probabilities within each head, (N, K)."""
-        return torch.cat([logits.log_softmax(dim=1) for logits in view.logits], dim=1)
+        return lambda z, logits: torch.cat([one.log_softmax(dim=1) for one in logits], dim=1)
 
 
 @dataclass(frozen=True)
-class MaxOverClasses(Readout):
+class MaxOverClasses(PreparedReadout):
     """One comparison over the outputs of all heads: for heads that were trained together (Joint, iCaRL-CNN)."""
 
     uses_prototypes: ClassVar[bool] = False
     needs_heads: ClassVar[bool] = True
 
-    def scores(self, view: View) -> torch.Tensor:
+    def scorer(self, view: View) -> Scorer:
         """Return the outputs of all heads side by side, (N, K)."""
-        return torch.cat(view.logits, dim=1)
+        return lambda z, logits: torch.cat(logits, dim=1)

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..common.geometry import squared_distances
-from .base import Readout, View, present
+from ..common.geometry import squared_distances, squared_distances_to
+from .base import PreparedReadout, Scorer, View
 
 _AT_ONCE = 2**24  # distances held at once, N x K: 64 MB of float32
 _BLOCK = 1024  # images and prototypes whose 4 MB of products stay in the cache
@@ -53,23 +53,19 @@ def _nearest(z: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class NearestClassMean(Readout):
+class NearestClassMean(PreparedReadout):
     """Nearest class mean over all classes seen so far, task-agnostic (Eq. 2)."""
 
     stores: ClassVar[str] = "a prototype for every class"
 
-    def scores(self, view: View) -> torch.Tensor:
-        """Return negative squared distances, (N, K)."""
-        return -squared_distances(self.space(view.z), self.centers(view.prototypes))
+    def scorer(self, view: View) -> Scorer:
+        """Return z -> negative squared distances, (N, K)."""
+        squares = squared_distances_to(self.centers(view.prototypes))
+        return lambda z, logits: -squares(self.space(z))
 
     def predict(self, view: View) -> torch.Tensor:
         """Return the row of the nearest prototype for each image, (N,)."""
         return nearest_class_mean(self.space(view.z), self.centers(view.prototypes))
-
-    def linear(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return 2 mu_k and -|mu_k|^2: -|z - mu|^2 = 2 z.mu - |mu|^2 - |z|^2, and all classes share the last term."""
-        means, bias = present(self.centers(view.prototypes))
-        return 2 * means.T, bias - means.square().sum(dim=1)
 
     def left_out(self, view: View, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scores and distances without each image: its own class has the mean (n mu - z) / (n - 1)."""

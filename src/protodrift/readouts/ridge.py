@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,12 +10,11 @@ import torch.nn.functional as F
 
 from ..common.config import flag, number, optional, whole
 from ..common.covariance import Covariance
-from ..common.finite import check_scores
 from ..common.scatter import ScatterSums, add_products, class_sums, mirror, store_type
 from ..common.seeding import generator
 from ..common.sums import Sums
 from ..common.transport import Transport
-from .base import LinearReadout, PoweredReadout, Tensors, View, present
+from .base import LinearReadout, PoweredReadout, PreparedReadout, Scorer, Tensors, View, present
 from .scatter import ScatterReadout, cholesky
 
 RIDGES = tuple(10.0**power for power in range(-8, 9))
@@ -173,7 +171,7 @@ class LiftSums(ScatterSums):
 
 
 @dataclass(frozen=True)
-class LiftedRidge(ScatterReadout):
+class LiftedRidge(ScatterReadout, PreparedReadout):
     """Ridge regression behind a random ReLU layer that is never trained: RanPAC (NeurIPS 2023), ACIL (NeurIPS 2022).
 
         h(z) = relu(z V),  V (D, M) ~ N(0, 1);   W = (sum_i h_i h_i' + lambda I)^-1 sum_i h_i y_i';   score(z) = h(z) W
@@ -201,6 +199,7 @@ class LiftedRidge(ScatterReadout):
     normalize: bool = False
     samples: int = 200
     seed: int = 0
+    most_rows: ClassVar[int] = _AT_ONCE
     stores: ClassVar[str] = "a prototype for every class, one covariance, and a Gram matrix of random features"
     rules: ClassVar = {
         **PoweredReadout.rules,
@@ -214,8 +213,10 @@ class LiftedRidge(ScatterReadout):
 
     def lift(self, z: torch.Tensor) -> torch.Tensor:
         """Return h(z), (N, D) -> (N, M), in float32."""
-        draw = torch.randn(z.shape[1], self.units, generator=generator(self.seed, "random units"))
-        return (z.float() @ draw).relu_()
+        return (z.float() @ self._draw(z.shape[1])).relu_()
+
+    def _draw(self, size: int) -> torch.Tensor:
+        return torch.randn(size, self.units, generator=generator(self.seed, "random units"))
 
     def learn(self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int) -> Tensors:
         """Add the task's sums."""
@@ -293,15 +294,8 @@ class LiftedRidge(ScatterReadout):
             lifted[row] = share * h.double().sum(dim=0)
         return {**state, "gram": mirror(gram), "lifted": lifted}
 
-    def scores(self, view: View) -> torch.Tensor:
-        """Return h(z) W, (N, K), in float64; a class without a prototype gets -inf."""
-        return torch.cat(list(self._scores(view)))
-
-    def predict(self, view: View) -> torch.Tensor:
-        """Return the row of the best class for each image, (N,); W is solved for once."""
-        return torch.cat([check_scores(self, scores).argmax(dim=1) for scores in self._scores(view)])
-
-    def _scores(self, view: View) -> Iterator[torch.Tensor]:
+    def scorer(self, view: View) -> Scorer:
+        """Return z -> h(z) W, (N, K), in float64; W is solved for once. A class without a prototype gets -inf."""
         state, (_, bias) = view.readout_state, present(view.prototypes.double())
         lifted = _padded(state["lifted"], len(bias))[: len(bias)]
         gram, ridge, relative = state["gram"], self.ridge, self.relative
@@ -310,8 +304,8 @@ class LiftedRidge(ScatterReadout):
             ridge, relative = max(float(state["ridge"]), known), False
         weights = _solved(gram.clone(), lifted.T, ridge, relative)
         weights = F.normalize(weights, dim=0) if self.normalize else weights
-        z = self.space(view.z)
-        return (self.lift(part).double() @ weights + bias for part in z.split(_AT_ONCE))
+        draw = self._draw(view.prototypes.shape[1])
+        return lambda z, logits: (self.space(z).float() @ draw).relu().double() @ weights + bias
 
 
 def _padded(lifted: torch.Tensor, classes: int) -> torch.Tensor:

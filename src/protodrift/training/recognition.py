@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from ..common.finite import check_scores, name_of
+from ..common.geometry import squared_distances_to
 from ..common.labels import Label
 from ..errors import InputError
 from ..networks.embedder import Embedder
 from ..penalties import Tensors
 from ..prototypes.store import Prototypes
 from ..readouts import Readout, View
-from ..readouts.base import LinearReadout
+from ..readouts.base import PreparedReadout, Scorer
 from .calibration import UNKNOWN_RATE, distances_to, novelty
 
 if TYPE_CHECKING:
@@ -97,52 +98,100 @@ def view_of(state: LearnerState, z: torch.Tensor) -> View:
 
 def probabilities(state: LearnerState, scores: torch.Tensor, temperature: float | str) -> torch.Tensor:
     """Return softmax(scores / temperature), (N, K); "auto": the temperature of the class that was answered."""
-    if temperature == "auto":
-        temperatures = state.calibration.temperatures[scores.argmax(dim=1), None].double()
-    else:
-        temperatures = torch.tensor(float(temperature), dtype=torch.float64)
-    return (scores.double() / temperatures).softmax(dim=1)
+    return _softened(scores, scores.argmax(dim=1), temperatures_of(state, temperature))
 
 
-@dataclass(frozen=True)
-class _Constants:
-    """What answers need of a state and do not depend on images: both factorizations of the read-out are in it."""
-
-    readout: Readout
-    linear: tuple[torch.Tensor, torch.Tensor] | None
-    axes: tuple[torch.Tensor, torch.Tensor] | None
+def temperatures_of(state: LearnerState, temperature: float | str) -> torch.Tensor:
+    """Return the temperature of the probabilities for answers of each class, (K,) float64; "auto": as measured."""
+    measured = state.calibration.temperatures.double()
+    return measured if temperature == "auto" else torch.full_like(measured, float(temperature))
 
 
-def _constants(state: LearnerState, readout: Readout) -> _Constants:
-    """Return the constants of a state, computed once for as long as the read-out stays the same."""
-    kept: _Constants | None = vars(state).get("_constants")
+def _softened(scores: torch.Tensor, best: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
+    return (scores.double() / temperatures[best, None]).softmax(dim=1)
+
+
+class Recognizer:
+    """What answers need of a state and do not depend on images: both factorizations of the read-out are in it.
+
+    `scorer` and `answer` are functions of tensors that never branch on their values: an exported graph is made of them.
+
+    Args:
+        state: what was learned.
+        readout: it answers.
+
+    Attributes:
+        scorer: as `Readout.scorer`.
+        is_affine: whether the coordinates of the read-out are an affine map of its space: else there is no `answer`.
+    """
+
+    def __init__(self, state: LearnerState, readout: Readout) -> None:
+        self.readout = readout
+        view, means = view_of(state, state.prototypes.means[:0]), state.prototypes.means
+        as_prepared = type(readout).scores is PreparedReadout.scores  # else a subclass has changed the scores alone
+        self.scorer: Scorer | None = readout.scorer(view) if as_prepared else None
+        self.is_affine = type(readout).coordinates is Readout.coordinates
+        self._axes = readout.axes(view) if self.is_affine else None
+        self._plain = squared_distances_to(means)
+        if self._axes is not None:
+            center, project = self._axes
+            self._inside = squared_distances_to((means.double() - center) @ project)
+
+    def answer(
+        self, scores: torch.Tensor, z: torch.Tensor, temperatures: torch.Tensor, limits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return what is said of N images.
+
+        Args:
+            scores: (N, K) of the read-out.
+            z: (N, D) their embeddings.
+            temperatures, limits: (K,) see `Calibration`.
+
+        Returns:
+            The best class (N,), probabilities (N, K), distances in `space` (N, K), and novelty over its limit (N,).
+        """
+        plain = self.distances(z)
+        return self.finished(scores, plain, plain if self._axes is None else self._coordinates(z), temperatures, limits)
+
+    def distances(self, z: torch.Tensor) -> torch.Tensor:
+        """Return (N, K) distances to the prototypes in the read-out's space."""
+        return self._plain(self.readout.space(z)).sqrt()
+
+    def _coordinates(self, z: torch.Tensor) -> torch.Tensor:
+        assert self._axes is not None
+        center, project = self._axes
+        return self._inside((self.readout.space(z).double() - center) @ project).sqrt()
+
+    @staticmethod
+    def finished(
+        scores: torch.Tensor,
+        plain: torch.Tensor,
+        distances: torch.Tensor,
+        temperatures: torch.Tensor,
+        limits: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return what `answer` does, given (N, K) distances in space and in coordinates."""
+        best = scores.argmax(dim=1)
+        far = novelty(best, plain, distances) / limits[best]
+        return best, _softened(scores, best, temperatures), plain, far
+
+
+def recognizer(state: LearnerState, readout: Readout) -> Recognizer:
+    """Return the recognizer of a state, made once for as long as the read-out stays the same."""
+    kept: Recognizer | None = vars(state).get("_recognizer")
     if kept is None or kept.readout != readout:
-        view = view_of(state, state.prototypes.means[:0])
-        is_linear = type(readout).scores is LinearReadout.scores
-        is_affine = type(readout).coordinates is Readout.coordinates
-        kept = _Constants(
-            readout, readout.linear(view) if is_linear else None, readout.axes(view) if is_affine else None
-        )
-        vars(state)["_constants"] = kept  # a state never changes, so they do not either
+        kept = Recognizer(state, readout)
+        vars(state)["_recognizer"] = kept  # a state never changes, so it does not either
     return kept
 
 
 def scores_of(state: LearnerState, readout: Readout, z: torch.Tensor) -> torch.Tensor:
     """Return the read-out's scores for (N, D) embeddings, (N, K)."""
-    linear = _constants(state, readout).linear
-    if linear is None:
-        return check_scores(readout, readout.scores(view_of(state, z)))
-    return check_scores(readout, readout.space(z).double() @ linear[0] + linear[1])
-
-
-def _distances(state: LearnerState, readout: Readout, z: torch.Tensor) -> torch.Tensor:
-    """Return (N, K) distances in the coordinates of the read-out."""
-    axes = _constants(state, readout).axes
-    if axes is None:
-        return distances_to(*readout.coordinates(view_of(state, z)))
-    center, project = axes
-    means = state.prototypes.means.double()
-    return distances_to((readout.space(z).double() - center) @ project, (means - center) @ project)
+    scorer, view = recognizer(state, readout).scorer, view_of(state, z)
+    if scorer is None:
+        return check_scores(readout, readout.scores(view))
+    parts = view.parts(rows=readout.most_rows)
+    return check_scores(readout, torch.cat([scorer(part.z, part.logits) for part in parts]))
 
 
 def recognize(
@@ -161,10 +210,12 @@ def recognize(
         temperature: of the probabilities, see `probabilities`.
         unknown_rate: the share of images of known classes that may be called unknown.
     """
-    scores = scores_of(state, readout, z)
-    best = scores.argmax(dim=1)
-    distances = distances_to(readout.space(z), state.prototypes.means)
-    far = novelty(best, distances, _distances(state, readout, z))
-    far = far / state.calibration.limits(unknown_rate)[best]
-    sure = probabilities(state, scores, temperature)
-    return Recognized(state.classes, best.numpy(), sure.numpy(), distances.numpy(), far.numpy(), z.numpy())
+    made, scores = recognizer(state, readout), scores_of(state, readout, z)
+    measures = temperatures_of(state, temperature), state.calibration.limits(unknown_rate)
+    if made.is_affine:
+        found = made.answer(scores, z, *measures)
+    else:
+        inside = distances_to(*readout.coordinates(view_of(state, z)))
+        found = made.finished(scores, made.distances(z), inside, *measures)
+    best, sure, distances, far = (part.numpy() for part in found)
+    return Recognized(state.classes, best, sure, distances, far, z.numpy())
