@@ -92,7 +92,7 @@ def test_own_parts_learn_are_saved_and_exported(make_classifier, colors, tmp_pat
     assert again.predict(X).tolist() == clf.predict(X).tolist()
     export_onnx(again, tmp_path / "m.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
-    chosen = session.run(None, {"images": np.ascontiguousarray(X.transpose(0, 3, 1, 2))})[2]
+    (chosen,) = session.run(["class"], {"images": np.ascontiguousarray(X.transpose(0, 3, 1, 2))})
     assert (np.array(clf.classes_)[chosen] == clf.predict(X)).mean() > 0.9  # but for ties
 
 
