@@ -27,8 +27,8 @@ from protodrift.common.progress import reporting
 from protodrift.common.tables import markdown_table, markdown_text
 from protodrift.errors import InputError
 from protodrift.experiments import run as runs
-from protodrift.experiments.recipe import Recipe, with_settings
-from protodrift.experiments.recipes import get_recipe
+from protodrift.experiments.recipe import Recipe
+from protodrift.experiments.recipes import get_recipe, with_settings
 from protodrift.experiments.store import Store
 
 from .choose_constants import measured

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import drift_readouts, drift_table
+from benchmarks import drift_readouts, drift_table, equal_rates
 from benchmarks.compare import Cell, summarize
 from protodrift.report import not_learned, summaries
 
@@ -156,6 +156,24 @@ def test_rows_that_did_not_learn_are_named_on_their_page(page, named):
         claim, *_, verdict = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else [""] * 4
         if any(f"above {name}" in claim or f", {name}" in claim for name in ("FT or", "LwF, EWC", "EWC (", "iCaRL")):
             assert not verdict.startswith(("reproduced", "sign reproduced"))
+
+
+def test_the_page_of_the_equal_search_prints_what_was_measured():
+    document = json.loads((RESULTS / "cub200_rates.json").read_text())
+    page = (RESULTS / "cub200_rates.md").read_text()
+    assert equal_rates.table(document) in page
+    assert equal_rates.crossed(document) in page
+    rows = document["rows"]
+    for row in rows.values():
+        tried = {entry["rate"]: entry["task_mean"] for entry in row["tried"]}
+        if row["rate"] is not None:
+            assert {1e-5, 3e-5, 1e-4, 3e-4, 1e-3} <= set(tried)
+            assert tried[row["rate"]] == max(tried.values())
+    tried = {name: {entry["rate"]: entry["task_mean"] for entry in row["tried"]} for name, row in rows.items()}
+    assert all(tried["E-FT"][rate] > tried["FT*"][rate] for rate in tried["E-FT"])  # at matched rates
+    assert all(tried["E-FT+SDC"][rate] > tried["E-FT"][rate] for rate in tried["E-FT+SDC"])
+    test = {name: row["test"]["task_mean"] for name, row in rows.items()}
+    assert f"{test['E-FT'] - test['FT*']:+.1f}; above FT {test['E-FT'] - test['FT']:+.1f}" in page
 
 
 def test_what_the_cifar_page_claims(eleven):
