@@ -15,7 +15,8 @@ from protodrift.experiments.setup import Network
 from protodrift.experiments.store import Store
 from protodrift.experiments.tree import Tree
 from protodrift.prototypes.store import Prototypes
-from protodrift.readouts import Bayes, FeCAM, Mahalanobis, NearestClassMean, RidgeClassifier, View
+from protodrift.readouts import Bayes, FeCAM, Mahalanobis, NearestClassMean, RidgeClassifier, View, gaussian
+from protodrift.readouts.gaussian import whitened
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +206,30 @@ def test_where_no_class_has_any_spread_the_nearest_mean_decides():
     nearest = NearestClassMean().predict(seen)
     assert torch.equal(Bayes().predict(seen), nearest)
     assert torch.equal(Mahalanobis(normalize=False).predict(seen), nearest)
+
+
+@pytest.mark.parametrize("form", ["full", "shared"])
+@pytest.mark.parametrize("readout", [Mahalanobis(), FeCAM(), Bayes(shrinkage=0.01, prior="counts")])
+def test_matrices_are_factored_once_for_all_images_that_follow(clouds, readout, form, monkeypatch):
+    z, rows, test = clouds[0].abs(), clouds[1], clouds[2].abs()
+    seen = view(readout.space(z), rows, test, Covariance(form))
+    expected, calls = readout.scores(seen), []
+    monkeypatch.setattr(gaussian, "whitened", lambda matrix: calls.append(1) or whitened(matrix))
+    scorer = readout.scorer(seen)
+    for _ in range(3):
+        assert torch.equal(scorer(test, []), expected)
+    assert len(calls) == (1 if form == "shared" and not isinstance(readout, FeCAM) else 4)
+    monkeypatch.setattr(gaussian, "FACTORS_AT_ONCE", 4 * 5 * 5 - 1)
+    assert readout.scorer(seen) is None
+
+
+@pytest.mark.parametrize("smallest", [1.0, 1e-6, 1e-12])
+def test_a_whitening_gives_the_inverse_and_the_determinant(smallest):
+    vectors = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
+    values = torch.tensor([smallest, 1.0, 2.0, 3.0, 4.0, 5.0], dtype=torch.float64)
+    matrix = (vectors * values) @ vectors.T
+    root, log_det = whitened(matrix)
+    kept = values > 1e-10 * 5
+    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+    torch.testing.assert_close(root @ root.T, inverse, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(log_det, torch.linalg.slogdet(matrix).logabsdet, rtol=1e-3, atol=0)

@@ -184,8 +184,8 @@ class _Graph(nn.Module):
         if self.recognizer.scorer is None or not self.recognizer.is_affine:
             raise InputError(
                 f"{type(readout).__name__} cannot be exported: its scores are no function with constants that ONNX can "
-                "hold (`Readout.scorer`), or it needs more networks than one. NearestClassMean, StreamingLDA, "
-                "RidgeClassifier, LiftedRidge and the read-outs of heads can."
+                "hold (`Readout.scorer`), they take more than 1 GB, or it needs more networks than one. "
+                "NearestClassMean, StreamingLDA, RidgeClassifier, LiftedRidge and the read-outs of heads can."
             )
         self.register_buffer("temperatures", temperatures_of(state, clf.temperature))
         self.register_buffer("limits", state.calibration.limits(clf.unknown_rate).double())

@@ -137,6 +137,12 @@ class Readout(Config, ABC):
         """
         return None
 
+    @property
+    def has_scorer(self) -> bool:
+        """Whether `scorer` belongs to these scores: a subclass may have changed the scores alone."""
+        first = next(cls for cls in type(self).__mro__ if "scores" in vars(cls) or "scorer" in vars(cls))
+        return "scorer" in vars(first) and first is not Readout
+
     def learn(self, readout_state: Tensors, z: torch.Tensor, targets: torch.Tensor, task: int, seed: int) -> Tensors:
         """Learn from a finished task's embeddings, in `space`, and return what to keep.
 

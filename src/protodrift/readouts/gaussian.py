@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 
 from ..common.config import flag, number, one_of
 from ..common.covariance import Covariance
-from .base import PoweredReadout, View
+from .base import PoweredReadout, Scorer, View, present
+
+_T = TypeVar("_T")
+
+FACTORS_AT_ONCE = 2**27
+"""K D^2, numbers of all factorizations that a `scorer` holds: 1 GB of float64. Beyond, `scores` factors each time."""
 
 
 def squared_mahalanobis(z: torch.Tensor, means: torch.Tensor, covariances: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -27,12 +33,26 @@ def squared_mahalanobis(z: torch.Tensor, means: torch.Tensor, covariances: Itera
     >>> squared_mahalanobis(z, means, [torch.eye(2).double(), 4 * torch.eye(2).double()])
     tensor([[4., 1.]], dtype=torch.float64)
     """
-    never = torch.full((len(z),), torch.inf, dtype=z.dtype)
-    parts = [
-        _quadratic(z - mu, sigma) if bool(torch.isfinite(mu).all()) else never
-        for mu, sigma in zip(means, covariances, strict=True)
-    ]
-    return torch.stack(parts, dim=1)
+    means, bias = present(means)
+    whitenings = (whitened(sigma)[0] for sigma in covariances)
+    return -_scores(z, (_Gaussian(*one) for one in zip(means, whitenings, bias, strict=True)))
+
+
+def whitened(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return W with M^-1 = W W' over the directions in which M is not zero, (D, D) -> (D, r), and log |det M|, ().
+
+    >>> whitened(torch.tensor([[4.0, 0.0], [0.0, 1.0]]))[0]
+    tensor([[0.5000, 0.0000],
+            [0.0000, 1.0000]])
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    pivots = factor.diagonal()
+    if not bool(failed) and bool(pivots.min() > 1e-4 * pivots.max()):  # as shrunk matrices are; far cheaper
+        identity = torch.eye(len(matrix), dtype=matrix.dtype)
+        return torch.linalg.solve_triangular(factor, identity, upper=False).T, 2 * pivots.log().sum()
+    values, vectors = torch.linalg.eigh(matrix)
+    real = values > 1e-10 * values[-1:].abs()
+    return vectors[:, real] / values[real].sqrt(), values.abs().log().sum()
 
 
 def fecam_covariance(sigma: torch.Tensor, gamma_1: float, gamma_2: float, normalize: bool) -> torch.Tensor:
@@ -63,8 +83,46 @@ def spherical_covariance(sigma: torch.Tensor, shrinkage: float) -> torch.Tensor:
     return shrunk
 
 
+class _Gaussian(NamedTuple):
+    """What is said of z by one class: constant - |(z - mean) W|^2, with mean (D,), W (D, r), constant ()."""
+
+    mean: torch.Tensor
+    whitening: torch.Tensor
+    constant: torch.Tensor
+
+
+def _scores(z: torch.Tensor, classes: Iterable[_Gaussian]) -> torch.Tensor:
+    parts = [constant - ((z - mean) @ whitening).square().sum(dim=1) for mean, whitening, constant in classes]
+    return torch.stack(parts, dim=1)
+
+
 @dataclass(frozen=True)
-class Mahalanobis(PoweredReadout):
+class GaussianReadout(PoweredReadout):
+    """A read-out with a Gaussian per class. A subclass has `gaussians`."""
+
+    @abstractmethod
+    def gaussians(self, view: View) -> Iterator[_Gaussian]:
+        """Yield every class, one after another: all of them may take much memory."""
+
+    def points(self, z: torch.Tensor) -> torch.Tensor:
+        """Return images where Gaussians are compared with them, (N, D) in float64."""
+        return self.space(z).double()
+
+    def scorer(self, view: View) -> Scorer | None:
+        """Return `scores` with all matrices factored; None where these take too much memory."""
+        classes, size = view.prototypes.shape
+        if classes * size * size > FACTORS_AT_ONCE:
+            return None
+        factored = list(self.gaussians(view))
+        return lambda z, logits: _scores(self.points(z), factored)
+
+    def scores(self, view: View) -> torch.Tensor:
+        """Return (N, K) scores in float64; a class without a prototype gets -inf."""
+        return _scores(self.points(view.z), self.gaussians(view))
+
+
+@dataclass(frozen=True)
+class Mahalanobis(GaussianReadout):
     """The class of the smallest Mahalanobis distance, with shrunk and normalized covariances (FeCAM, NeurIPS 2023).
 
     d_c(z) = (z - mu_c)' S_c^-1 (z - mu_c), S_c by `fecam_covariance`: correlations, so that classes of all sizes
@@ -91,19 +149,26 @@ class Mahalanobis(PoweredReadout):
         """Covariances."""
         return self.covariance
 
-    def scores(self, view: View) -> torch.Tensor:
-        """Return negative Mahalanobis distances, (N, K), in float64; a class without a prototype gets -inf."""
-        z, means = self.space(view.z).double(), self._centers(view)
+    def points(self, z: torch.Tensor) -> torch.Tensor:
+        """Return the space's z, of unit length if `normalize`."""
+        z = super().points(z)
+        return F.normalize(z, dim=1) if self.normalize else z
+
+    def gaussians(self, view: View) -> Iterator[_Gaussian]:
+        """Yield every class; its constant is 0."""
+        means, bias = present(self._centers(view))
         if self.normalize:
-            z, means = F.normalize(z, dim=1), F.normalize(means, dim=1)
-        return -squared_mahalanobis(z, means, self._shrunk(view))
+            means = F.normalize(means, dim=1)
+        return (_Gaussian(*one) for one in zip(means, self._whitenings(view), bias, strict=True))
 
     def _centers(self, view: View) -> torch.Tensor:
         return view.prototypes.double()
 
-    def _shrunk(self, view: View) -> Iterator[torch.Tensor]:
-        for sigma in _covariances(view):
-            yield fecam_covariance(sigma.double(), self.gamma_1, self.gamma_2, self.normalize)
+    def _whitenings(self, view: View) -> Iterator[torch.Tensor]:
+        def factored(sigma: torch.Tensor) -> torch.Tensor:
+            return whitened(fecam_covariance(sigma.double(), self.gamma_1, self.gamma_2, self.normalize))[0]
+
+        return _each(factored, _covariances(view))
 
 
 @dataclass(frozen=True)
@@ -126,15 +191,15 @@ class FeCAM(Mahalanobis):
         spread = torch.stack([sigma.diagonal().double() for sigma in view.covariances()])
         return (means.square() + spread).sqrt()
 
-    def _shrunk(self, view: View) -> Iterator[torch.Tensor]:
+    def _whitenings(self, view: View) -> Iterator[torch.Tensor]:
         counts = view.counts.tolist() if len(view.counts) else [0] * len(view.prototypes)
         for sigma, n in zip(_covariances(view), counts, strict=True):
             once = fecam_covariance(sigma.double() * (n / (n - 1) if n > 1 else 1.0), self.gamma_1, self.gamma_2, False)
-            yield fecam_covariance(once, self.gamma_1, self.gamma_2, self.normalize)
+            yield whitened(fecam_covariance(once, self.gamma_1, self.gamma_2, self.normalize))[0]
 
 
 @dataclass(frozen=True)
-class Bayes(PoweredReadout):
+class Bayes(GaussianReadout):
     """The class of the largest posterior under one Gaussian per class: quadratic discriminant analysis.
 
         score_c(z) = log pi_c - 1/2 log det S_c - 1/2 (z - mu_c)' S_c^-1 (z - mu_c),
@@ -165,17 +230,28 @@ class Bayes(PoweredReadout):
         """Covariances."""
         return self.covariance
 
-    def scores(self, view: View) -> torch.Tensor:
-        """Return log-posteriors up to a constant, (N, K), in float64; a class without a prototype gets -inf."""
-        z, means = self.space(view.z).double(), view.prototypes.double()
+    def gaussians(self, view: View) -> Iterator[_Gaussian]:
+        """Yield every class; its score is the log-posterior up to a constant."""
+        means, bias = present(view.prototypes.double())
         counts = view.counts.tolist() if self.prior == "counts" else [1] * len(means)
 
-        def shrunk() -> Iterator[torch.Tensor]:  # twice, one after another: all of them may take much memory
-            return (spherical_covariance(sigma.double(), self.shrinkage) for sigma in _covariances(view))
+        def factored(sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return whitened(spherical_covariance(sigma.double(), self.shrinkage))
 
-        log_det = torch.stack([torch.linalg.slogdet(sigma).logabsdet for sigma in shrunk()])
-        log_prior = torch.tensor([math.log(n) if n else -math.inf for n in counts], dtype=torch.float64)
-        return log_prior - 0.5 * (log_det + squared_mahalanobis(z, means, shrunk()))
+        for mean, none, n, (whitening, log_det) in zip(
+            means, bias, counts, _each(factored, _covariances(view)), strict=True
+        ):
+            log_prior = math.log(n) if n else -math.inf
+            yield _Gaussian(mean, math.sqrt(0.5) * whitening, log_prior - 0.5 * log_det + none)
+
+
+def _each(function: Callable[[torch.Tensor], _T], matrices: Iterable[torch.Tensor]) -> Iterator[_T]:
+    """Yield function(matrix) for each; computed once for a matrix that all classes share."""
+    last: tuple[torch.Tensor, _T] | None = None
+    for matrix in matrices:
+        if last is None or last[0] is not matrix:
+            last = matrix, function(matrix)
+        yield last[1]
 
 
 def _covariances(view: View) -> Iterator[torch.Tensor]:
@@ -194,19 +270,6 @@ def _covariances(view: View) -> Iterator[torch.Tensor]:
         others = torch.einsum("k,kde->de", weights / weights.sum(), covariances.double())
     else:
         others = torch.eye(covariances.shape[1], dtype=torch.float64)
+    shared = covariances[0] if covariances.stride(0) == 0 else None
     for sigma, point in zip(covariances, points.tolist(), strict=True):
-        yield others if point else sigma
-
-
-def _quadratic(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Return x' M^-1 x for every row, (N, D), (D, D) -> (N,), over the directions in which M is not zero."""
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    pivots = factor.diagonal()
-    sound = not bool(failed) and bool(pivots.min() > 1e-4 * pivots.max())
-    if sound:  # as shrunk matrices are; far cheaper than eigenvalues
-        halves: torch.Tensor = torch.linalg.solve_triangular(factor, x.T, upper=False)
-        return halves.square_().sum(dim=0)
-    values, vectors = torch.linalg.eigh(matrix)
-    real = values > 1e-10 * values[-1:].abs()
-    squares: torch.Tensor = (x @ vectors[:, real]).square() / values[real]
-    return squares.sum(dim=1)
+        yield others if point else sigma if shared is None else shared

@@ -16,7 +16,7 @@ from ..networks.embedder import Embedder
 from ..penalties import Tensors
 from ..prototypes.store import Prototypes
 from ..readouts import Readout, View
-from ..readouts.base import PreparedReadout, Scorer
+from ..readouts.base import Scorer
 from .calibration import UNKNOWN_RATE, distances_to, novelty
 
 if TYPE_CHECKING:
@@ -128,8 +128,7 @@ class Recognizer:
     def __init__(self, state: LearnerState, readout: Readout) -> None:
         self.readout = readout
         view, means = view_of(state, state.prototypes.means[:0]), state.prototypes.means
-        as_prepared = type(readout).scores is PreparedReadout.scores  # else a subclass has changed the scores alone
-        self.scorer: Scorer | None = readout.scorer(view) if as_prepared else None
+        self.scorer: Scorer | None = readout.scorer(view) if readout.has_scorer else None
         self.is_affine = type(readout).coordinates is Readout.coordinates
         self._axes = readout.axes(view) if self.is_affine else None
         self._plain = squared_distances_to(means)
