@@ -323,7 +323,7 @@ function whyUnknown(found) {
   const nearest = found.top[0].class;
   return found.novelty === null
     ? `It is far from everything known; ${nearest} is the nearest.`
-    : `It is ${found.novelty.toFixed(1)} times as far from ${nearest}, the nearest class, as nearly all photos of ${nearest} are.`;
+    : `It is ${found.novelty.toFixed(found.novelty < 1.1 ? 2 : 1)} times as far from ${nearest}, the nearest class, as nearly all photos of ${nearest} are.`;
 }
 
 /** Show an answer; choose: whether its class becomes the chosen one on the map. */
