@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError
+from .cells import defining_cells
 from .config import Config, text
 
 _PACKAGE = __name__.partition(".")[0]
@@ -140,7 +141,7 @@ def _code(value: Any) -> Iterator[bytes]:
 def source_digest(value: Any) -> str:
     """Return a hash of the module that defines a class or function, and of those beside it that it uses.
 
-    What is called there counts too; installed packages do not. In a notebook it is a hash of the class alone.
+    What is called there counts too; installed packages do not. In a notebook it is a hash of the cells.
 
     Raises:
         InputError: if the source cannot be read.
@@ -148,12 +149,11 @@ def source_digest(value: Any) -> str:
     try:
         found = sorted(_own_modules(sys.modules[value.__module__]).items())
         return hashlib.sha256(repr([(name, inspect.getsource(module)) for name, module in found]).encode()).hexdigest()
-    except (OSError, TypeError, KeyError):
+    except (AttributeError, OSError, TypeError, KeyError):  # AttributeError: a notebook has no __file__
         pass
-    try:
-        return hashlib.sha256(inspect.getsource(value).encode()).hexdigest()
-    except (OSError, TypeError):
-        pass
+    cells = defining_cells(value)
+    if cells:
+        return hashlib.sha256(repr(cells).encode()).hexdigest()
     raise InputError(
         f"the source of {value.__qualname__} cannot be read, so its results could not be told from those of another "
         "one of that name. Define it in a file, and import it."

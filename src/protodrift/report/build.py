@@ -13,6 +13,7 @@ from .runs import Run, facts, groups_of
 from .summary import finding, not_learned
 
 FORMATS = ("html", "csv", "json", "md", "latex")
+"""What a report can be written as."""
 
 
 def report(runs: Sequence[Run], format: str = "html") -> str:

@@ -1,0 +1,53 @@
+"""The documentation's site: every link leads somewhere, every public name has an entry, code of the pages runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sklearn.datasets import load_digits
+
+ROOT = Path(__file__).parents[1]
+ELSEWHERE = re.compile(r'<(?:script|img|iframe)[^>]* src="(?:https?:)?//[^"]*|<link[^>]* href="(?:https?:)?//[^"]*')
+
+
+@pytest.mark.parametrize("name", ["site_hooks", "site_doctests"])
+def test_examples_of_what_builds_the_site(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
+
+
+def test_every_page_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+    """Strict: a dead link or anchor, a page outside of the menu, a public name without an entry stop the build."""
+    environment = {**os.environ, "NOTEBOOKS": "0", "NO_MKDOCS_2_WARNING": "1"}  # tests/slow/test_tutorials.py runs them
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    pages = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.html")}
+    assert {"index.html", "reference/drift.html", "tutorials/practitioner_month.html", "results/drift.html"} <= set(
+        pages
+    )
+    for name, text in pages.items():
+        loaded = ELSEWHERE.findall(text)
+        assert not loaded, (name, loaded)
+
+
+@pytest.mark.parametrize("page", ["own_data", "own_network"])
+def test_the_code_of_a_how_to_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images, labels = load_digits(return_X_y=True)
+    images, labels = images.reshape(-1, 8, 8)[:400], labels[:400]
+    given = {"X_train": images[:300], "y_train": labels[:300], "X_test": images[300:], "y_test": labels[300:]}
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "howto" / f"{page}.md").read_text(), re.M | re.S)
+    assert blocks
+    exec(compile("\n".join(blocks), page, "exec"), given)
