@@ -28,7 +28,7 @@ test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest -q -m slow -rP tests
 
 docs: $(VENV)/installed-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m benchmarks.run $(ARGS)

@@ -28,9 +28,12 @@ def test_examples_of_what_builds_the_site(name):
 
 
 def test_every_page_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
-    """Strict: a dead link or anchor, a page outside of the menu, a public name without an entry stop the build."""
+    """A dead link or anchor, a page outside of the menu, a public name without an entry stop the build.
+
+    Never with --quiet: it hides warnings from --strict.
+    """
     environment = {**os.environ, "NOTEBOOKS": "0", "NO_MKDOCS_2_WARNING": "1"}  # tests/slow/test_tutorials.py runs them
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     pages = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.html")}
