@@ -60,3 +60,8 @@ def test_numbers_of_the_notebook_count_and_values_that_could_change_unseen_are_r
     assert described(notebook("SCALE = 2", cell).CellDrift3()) != described(notebook("SCALE = 3", cell).CellDrift3())
     with pytest.raises(InputError, match="Define it in a file"):
         described(notebook("SCALE = [2]", cell).CellDrift3())
+
+
+def test_an_attribute_is_not_the_notebooks_variable_of_that_name(notebook):
+    cell = CLASS.format(name="CellDrift4").replace("helper(z)", "z * self.strength")
+    assert defining_cells(notebook("strength = [2]", cell).CellDrift4) == [cell]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import linecache
 import sys
 from collections.abc import Iterator
@@ -50,7 +51,8 @@ def _functions(value: Any) -> Iterator[FunctionType]:
 
 def _names(code: CodeType) -> Iterator[str]:
     """Yield the global names in a function, and in functions inside of it."""
-    yield from code.co_names
+    # Not co_names: attributes are among them, and `self.z_old` is not the notebook's z_old.
+    yield from (one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
