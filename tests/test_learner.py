@@ -27,7 +27,6 @@ from protodrift import (
     MAS,
     METHODS,
     SDC,
-    CropFlip,
     Everything,
     IncrementalClassifier,
     LwF,
@@ -35,6 +34,7 @@ from protodrift import (
     Training,
     Triplet,
 )
+from protodrift.data import CropFlip
 from protodrift.drift import Oracle
 from protodrift.errors import DivergedError, InputError, NothingToTrainWarning, NotLearnedError
 from protodrift.penalties import Attention

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CropFlip": "data",
     "Dataset": "data",
     "EWC": "penalties",
     "Everything": "exemplars",
@@ -46,7 +45,6 @@ _HOMES = {
 __all__ = [*_HOMES, "__version__"]
 
 if TYPE_CHECKING:
-    from .data import CropFlip as CropFlip
     from .data import Dataset as Dataset
     from .data.tasks import TaskStream as TaskStream
     from .drift import SDC as SDC

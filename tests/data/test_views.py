@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from protodrift import CropFlip
 from protodrift.common.config import decode
-from protodrift.data import InputSpec, RandomCropFlip, ResizedCropFlip
+from protodrift.data import CropFlip, InputSpec, RandomCropFlip, ResizedCropFlip
 from protodrift.data.views import default_augmentation
 from protodrift.errors import InputError
 

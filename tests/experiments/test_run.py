@@ -264,6 +264,7 @@ def test_the_folder_recipe_from_end_to_end(tmp_path):
     photos(tmp_path / "photos")
     args = ["run", "folder", "--data", "photos", "--tasks", "2", "--methods", "E-FT,E-FT+SDC", "--seeds", "0,1"]
     args += ["--set", "training.epochs=1", "--set", "size=16", "--set", "backbone=resnet32", "--out", "run"]
+    args += ["--set", "weights=null"]
     done = subprocess.run(
         [sys.executable, "-m", "protodrift", *args],
         cwd=tmp_path,

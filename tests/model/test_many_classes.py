@@ -45,7 +45,7 @@ def test_predictions_in_parts_are_those_of_all_scores(cloud, readout, elements, 
     kept = readout.learn({}, z, torch.arange(101) % 10, 1, 0)
     view = View(z, prototypes, readout_state=kept)
     whole = readout.scores(view).argmax(dim=1)
-    monkeypatch.setattr(readouts.View.parts, "__defaults__", (elements,))
+    monkeypatch.setattr(readouts.View.parts, "__defaults__", (elements, 2**31))
     monkeypatch.setattr(ncm, "_AT_ONCE", elements)
     monkeypatch.setattr(ncm, "_BLOCK", 10)
     assert torch.equal(readout.predict(view), whole)

@@ -132,8 +132,8 @@ def read_part(text: str) -> Any:
 
     >>> read_part("SDC(sigma=0.2)")
     SDC(sigma=0.2)
-    >>> read_part("(EWC(1e5), LwF)")[0]
-    EWC(gamma=100000.0)
+    >>> read_part("(EWC(1e5), LwF)")[0].gamma
+    100000.0
 
     Raises:
         InputError: for anything else, and for a class that is not known: `--import` the module that defines it.

@@ -182,7 +182,8 @@ def _published(backbone: str, origin: Origin | None, weights: str) -> WeightFile
         known = [name for name, other in ORIGINS.items() if weights == "imagenet" or other.package]
         raise InputError(
             f"weights={weights!r} is not there for {f'backbone {backbone!r}' if backbone else 'a module of your own'}, "
-            f"only for {', '.join(known)}. Give the path of a file, or use another backbone."
+            f"only for {', '.join(known)}. Give the path of a file, use another backbone, "
+            "or start from nothing with weights=None (--set weights=null)."
         )
     if origin.package:
         return _in_package(origin)
