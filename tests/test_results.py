@@ -100,6 +100,7 @@ def birds():
         ("photos", "Flowers-102", "flowers102_frontier"),
         ("photos", "Caltech-101", "caltech101_frontier"),
         ("mnist_2d", "", "mnist_2d"),
+        ("photos", "Seventy classes that nothing was chosen on", "cub200_frontier_untuned"),
     ],
 )
 def test_a_page_is_what_was_measured(page, heading, data):
