@@ -74,9 +74,11 @@ def eleven_tasks(recipe: Recipe) -> Recipe:
         for moved, drift in DRIFTS.items():
             rows[f"Learned+{moved}+{name}"] = replace(LEARNED, readout=readout, drift=drift)
     for moved, drift in DRIFTS.items():
-        rows[f"Learned+{moved}+LDA, Fixed beside"] = replace(LEARNED, readout=lda, drift=drift, beside=FIXED)
-        rows[f"Learned+{moved}+LDA, patches beside"] = replace(LEARNED, readout=lda, drift=drift, beside=SMALL_PATCHES)
-    rows["Fixed+LDA, patches beside"] = replace(FIXED, readout=lda, beside=SMALL_PATCHES)
+        rows[f"Fixed beside Learned+{moved}+LDA"] = replace(LEARNED, readout=lda, drift=drift, beside=FIXED)
+        rows[f"Patches-400 beside Learned+{moved}+LDA"] = replace(
+            LEARNED, readout=lda, drift=drift, beside=SMALL_PATCHES
+        )
+    rows["Patches-400 beside Fixed+LDA"] = replace(FIXED, readout=lda, beside=SMALL_PATCHES)
     return replace(
         cifar100(recipe),
         rows=(*cifar100(recipe).rows, *rows.items()),
