@@ -380,18 +380,17 @@ def test_the_frontier_of_eleven_tasks_is_one_training_that_stays_or_goes_on():
     """Every read-out has a row of the network that stays; all rows share the first task, learned ones all tasks."""
     recipe = get_recipe("cifar100-eleven", "frontier")
     assert all(method.reads_pooled for method in recipe.methods.values())
-    for name, method in recipe.methods.items():
-        if name.startswith("Learned"):
-            assert any(
-                name.startswith("Fixed") and other.readout == method.readout for name, other in recipe.methods.items()
-            )
+    fixed = [method for method in recipe.methods.values() if method.schedule.train == "first"]
+    for method in recipe.methods.values():
+        if method.schedule.train == "all":
+            assert any(other.readout == method.readout and other.beside is None for other in fixed)
     rng = np.random.RandomState(0)
     X = rng.randint(0, 256, (32, 32, 32, 3), dtype=np.uint8)
     y = np.repeat(np.arange(4), 8)
     short = replace(recipe.classifier_training, epochs=1, later_epochs=1, batch_size=16, precision="float32")
     recipe = replace(recipe, tasks=2, first=None, step=None, classifier_training=short)
     tree = recipe.tree(recipe.stream(Dataset(X, y, X, y)))
-    rows = ["Fixed+NCM", "Learned+NCM", "Learned+map+LDA", "Learned+oracle+LDA", "Learned+GP+LDA, Fixed beside"]
+    rows = ["Fixed+NCM", "Learned+NCM", "Learned+map+LDA", "Learned+oracle+LDA", "Fixed beside Learned+GP+LDA"]
     tree.run({row: recipe.methods[row] for row in rows})
     assert tree.computed["train"] == 3  # the first task; the second, learned; the second, in which nothing happens
     assert tree.readout(recipe.methods[rows[-1]], 2).prototypes.means.shape == (4, 2 * 64)

@@ -79,6 +79,7 @@ def eleven_tasks(recipe: Recipe) -> Recipe:
             LEARNED, readout=lda, drift=drift, beside=SMALL_PATCHES
         )
     rows["Patches-400 beside Fixed+LDA"] = replace(FIXED, readout=lda, beside=SMALL_PATCHES)
+    rows["Patches beside Fixed+LDA"] = replace(FIXED, readout=lda, beside=patches_row())
     return replace(
         cifar100(recipe),
         rows=(*cifar100(recipe).rows, *rows.items()),
