@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,3 +69,15 @@ def test_what_a_method_stores_is_its_own_where_the_training_is_shared(make):
     importances = sum(t.numel() * t.element_size() for state in network.penalty_state for t in state.values())
     assert importances > 0
     assert results["E-EWC"].bytes_stored == results["E-FT"].bytes_stored + importances
+
+
+def test_stages_that_do_not_fit_in_memory_are_dropped_and_read_again(make, monkeypatch):
+    classes = [[3, 8], [1, 7]]
+    expected = make(classes, store=False).run({"E-EWC": HELD})["E-EWC"]
+    monkeypatch.setattr("protodrift.experiments.tree._CACHED_BYTES", 1)
+    tree = make(classes)
+    result = tree.run({"E-EWC": HELD})["E-EWC"]
+    assert len(tree._memory) == 1
+    assert tree.loaded["train"] > 0
+    assert sum(tree.computed.values()) == len(tree.stages_of({"E-EWC": HELD}))  # none of them twice
+    np.testing.assert_array_equal(result.accuracy_matrix, expected.accuracy_matrix)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import torch
 
 from ..common.modes import own_modes
 from ..common.progress import Reporter, silent
+from ..common.tensorfiles import Tensors
 from ..methods import Method
 from ..networks.embedder import embed
 from ..prototypes.store import Prototypes
+from ..training.state import tensor_bytes
 from ..training.trainer import Trained
 from .results import MethodResult, method_result
 from .setup import Setup
@@ -27,6 +29,7 @@ from .stages import KINDS, Embed, Embeddings, Given, ReadOut, ReadoutResult, Sta
 from .store import Store
 
 _CACHED = 24  # stages held in memory when a store has them on disk
+_CACHED_BYTES = 2**31  # their tensors take no more: one covariance of 12,800 features is 660 MB; the newest one stays
 
 V = TypeVar("V")
 
@@ -75,7 +78,7 @@ class Tree(Setup):
         super().__post_init__()
         self.computed: Counter[str] = Counter()
         self.loaded: Counter[str] = Counter()
-        self._memory: OrderedDict[str, tuple[Any, float]] = OrderedDict()  # key -> value, seconds it took
+        self._memory: OrderedDict[str, tuple[Any, float, int]] = OrderedDict()  # key -> value, seconds it took, bytes
 
     # -- results -------------------------------------------------------------------------------------------------
 
@@ -85,7 +88,8 @@ class Tree(Setup):
         results = {}
         for name, method in methods.items():
             wanted = self._readouts(method)
-            readouts = [self.value(stage) for stage in wanted]
+            # Results have no covariances and the like in them; of many features those of all tasks are gigabytes.
+            readouts = [replace(self.value(stage), readout_state={}) for stage in wanted]
             stages = walk(wanted, _nowhere).values()
             seconds = sum(self._seconds(stage) for stage in stages)
             trainings = [stage.key[:24] for stage in stages if stage.kind == "train"]
@@ -141,9 +145,16 @@ class Tree(Setup):
         held = self._memory.get(stage.key) or self._loaded(stage) or self._computed(stage)
         self._memory[stage.key] = held
         self._memory.move_to_end(stage.key)
-        while self.store is not None and len(self._memory) > _CACHED:
-            self._memory.popitem(last=False)
+        if self.store is not None:
+            self._make_room()
         return cast(V, held[0])
+
+    def _make_room(self) -> None:
+        """Drop the stages that were asked for longest ago, until the others fit."""
+        size = sum(held[2] for held in self._memory.values())
+        while len(self._memory) > 1 and (len(self._memory) > _CACHED or size > _CACHED_BYTES):
+            _, (_, _, dropped) = self._memory.popitem(last=False)
+            size -= dropped
 
     def _wanted(self, methods: Mapping[str, Method]) -> list[ReadOut]:
         return [stage for method in methods.values() for stage in self._readouts(method)]
@@ -154,14 +165,14 @@ class Tree(Setup):
     def _has(self, stage: Stage[Any]) -> bool:
         return stage.key in self._memory or (self.store is not None and self.store.has(stage.kind, stage.key))
 
-    def _loaded(self, stage: Stage[V]) -> tuple[V, float] | None:
+    def _loaded(self, stage: Stage[V]) -> tuple[V, float, int] | None:
         packed = None if self.store is None else self.store.get(stage.kind, stage.key)
         if packed is None:
             return None
         self.loaded[stage.kind] += 1
-        return stage.unpack(packed), packed[0]["seconds"]
+        return stage.unpack(packed), packed[0]["seconds"], _bytes(packed[1])
 
-    def _computed(self, stage: Stage[V]) -> tuple[V, float]:
+    def _computed(self, stage: Stage[V]) -> tuple[V, float, int]:
         values = {parent.key: self.value(parent) for parent in stage.parents()}
         given = Given(values, self.reporter)
         if self.store is not None:
@@ -173,11 +184,13 @@ class Tree(Setup):
         seconds = time.perf_counter() - started
         self.computed[stage.kind] += 1
         self.reporter.done(training=stage.trains)
+        size = 0
         if self.store is not None:
             data, tensors = stage.pack(value)
+            size = _bytes(tensors)
             about = {"kind": stage.kind, "seed": self.seed, "ranks": self.world.size}
             self.store.put(stage.kind, stage.key, about, {**data, "seconds": seconds}, tensors)
-        return value, seconds
+        return value, seconds, size
 
     def _history(self, method: Method, task: int) -> list[dict[str, float]]:
         """Return the losses of each epoch of a task; nothing where it trains nothing, or its training is removed."""
@@ -192,6 +205,11 @@ class Tree(Setup):
         if stage.key in self._memory:
             return self._memory[stage.key][1]
         return 0.0 if self.store is None else self.store.seconds(stage.kind, stage.key)
+
+
+def _bytes(tensors: Mapping[str, Tensors]) -> int:
+    """Return how large the tensors of a stage are."""
+    return sum(tensor_bytes(file) for file in tensors.values())
 
 
 def _nowhere(stage: Stage[Any]) -> bool:
