@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
 
 from protodrift import IncrementalClassifier, NearestClassMean, Schedule, StreamingLDA
 from protodrift.errors import InputError
@@ -42,24 +41,22 @@ def test_without_images_nothing_is_ever_unknown():
         assert torch.isinf(Calibration.unknown(2).limits(rate)).all()
 
 
-def test_the_temperature_is_that_of_the_least_loss():
+def test_at_the_temperature_confidence_is_the_share_of_right_answers():
     rng = np.random.RandomState(2)
     rows = rng.randint(0, 5, 400)
     scores = 3.0 * rng.randn(400, 5)
     scores[np.arange(400), rows] += 6
-    miss = 1 / 402
-
-    def loss(log_t: float) -> float:
-        logits = scores / math.exp(log_t)
-        log_p = logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True))
-        log_p -= logits.max(1, keepdims=True)
-        right = log_p[np.arange(400), rows].copy()
-        log_p[np.arange(400), rows] = -np.inf
-        return float(-((1 - miss) * right + miss * log_p.max(1)).mean())
-
-    best = minimize_scalar(loss, bounds=(-3, 6), method="bounded")
     got = fit_temperature(torch.tensor(scores), torch.tensor(rows))
-    assert got == pytest.approx(math.exp(best.x), rel=0.05)
+    odds = np.exp((scores - scores.max(1, keepdims=True)) / got)
+    right = (scores.argmax(1) == rows).sum()
+    assert 300 < right < 400
+    assert (1 / odds.sum(1)).mean() == pytest.approx((right + 1) / 402, abs=1e-4)
+
+
+def test_answers_that_are_wrong_more_often_than_chance_are_as_unsure_as_can_be():
+    scores = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).repeat(20, 1)
+    temperature = fit_temperature(scores, torch.tensor([1, 2, 0]).repeat(20))
+    assert float((scores / temperature).softmax(1).max()) == pytest.approx(1 / 3, abs=1e-3)
 
 
 def test_a_perfect_answer_on_few_images_is_not_infinitely_sure():
@@ -76,27 +73,22 @@ def test_a_class_without_a_score_does_not_disturb_the_temperature():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_temperature_is_the_one_that_trying_one_temperature_after_the_other_finds(seed):
-    """The search uses that the loss is convex in 1 / T; here every temperature of three grids, ever finer, is tried."""
+def test_the_temperature_is_the_one_that_bisection_image_by_image_finds(seed):
     g = torch.Generator().manual_seed(seed)
     scores = -torch.rand(30, 9, generator=g, dtype=torch.float64) * 10.0 ** (seed - 3)
     rows = torch.randint(0, 9, (30,), generator=g)
     scores[torch.arange(30), rows] *= 0.4
     if seed % 2:
         scores[:, 3] = torch.where(rows == 3, scores[:, 3], -torch.inf)
-    gaps = scores.amax(dim=1, keepdim=True) - scores
-    center, width = math.log(float(gaps[gaps.isfinite()].mean())), math.log(1e3)
-    for _ in range(3):
-        losses = {}
-        for step in range(-20, 21):
-            temperature = math.exp(center + width * step / 20)
-            log_p = (scores / temperature).log_softmax(dim=1)
-            right = log_p[torch.arange(30), rows]
-            other = log_p.scatter(1, rows[:, None], -torch.inf).amax(dim=1)
-            losses[temperature] = float(-((31 / 32) * right + other / 32).mean())
-        best = min(losses, key=losses.get)
-        center, width = math.log(best), width / 15
-    assert fit_temperature(scores, rows) == pytest.approx(best, rel=1e-3)
+    listed = scores.tolist()
+    right = sum(max(range(9), key=row.__getitem__) == own for row, own in zip(listed, rows.tolist(), strict=True))
+    low, high = 1e-9, 1e9
+    for _ in range(100):
+        middle = math.sqrt(low * high)
+        sure = sum(1 / sum(math.exp((one - max(row)) / middle) for one in row) for row in listed) / 30
+        low, high = (middle, high) if sure > (right + 1) / 32 else (low, middle)
+    assert 2 < right < 30
+    assert fit_temperature(scores, rows) == pytest.approx(low, rel=1e-3)
 
 
 def test_folds_hold_out_every_image_once_and_leave_every_class_there():

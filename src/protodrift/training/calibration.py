@@ -180,18 +180,23 @@ def sketch(values: torch.Tensor) -> torch.Tensor:
 
 
 def fit_temperature(scores: torch.Tensor, targets: torch.Tensor) -> float:
-    """Return the T that makes softmax(scores / T) say how often it is right: the least mean negative log-likelihood.
+    """Return the T at which softmax(scores / T) is right as often as it says, on average.
 
-    The targets keep 1 / (N + 2) for the likeliest other class (Platt's correction): a few images that are all answered
-    rightly do not make it infinitely sure. The loss is convex in 1 / T, so it has one minimum in log T. With the gaps
-    to the best score, log p_c = -gap_c / T - log sum_c exp(-gap_c / T): all but the last term is linear in 1 / T, and
-    an evaluation is one pass over the (N, K) gaps.
+    The share counts one right and one wrong answer more than there are, (right + 1) / (N + 2): a few images that are
+    all answered rightly do not make it infinitely sure. With the gaps to the best score the confidence is
+    1 / sum_c exp(-gap_c / T), which falls as T grows, so there is one such T; an evaluation is one pass over the (N, K)
+    gaps. Where no T between a thousandth and a thousand times the mean gap does it, it is the nearest of these.
 
     Args:
         scores: (N, K), larger is better; -inf for a class that must not win.
         targets: (N,) the right classes.
+
+    >>> scores = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])
+    >>> T = fit_temperature(scores, torch.tensor([0, 0, 1, 1]))
+    >>> (scores / T).softmax(dim=1).amax(dim=1)  # three of four are right: (3 + 1) / (4 + 2)
+    tensor([0.6667, 0.6667, 0.6667, 0.6667])
     """
-    from scipy.optimize import minimize_scalar  # slow to import, and predicting needs none of it
+    from scipy.optimize import brentq  # slow to import, and predicting needs none of it
 
     usable = torch.isfinite(scores.gather(1, targets[:, None])).squeeze(1) & (torch.isfinite(scores).sum(dim=1) > 1)
     scores, targets = scores[usable].double(), targets[usable]
@@ -201,18 +206,17 @@ def fit_temperature(scores: torch.Tensor, targets: torch.Tensor) -> float:
     spread = float(gaps[torch.isfinite(gaps)].mean())
     if not spread > 0:
         return DEFAULT_TEMPERATURE
-    own = gaps.gather(1, targets[:, None]).squeeze(1)
-    other = gaps.scatter(1, targets[:, None], torch.inf).amin(dim=1)
-    miss = 1.0 / (len(gaps) + 2)
-    linear = float(((1 - miss) * own + miss * other).mean())
+    right = (int((scores.argmax(dim=1) == targets).sum()) + 1) / (len(scores) + 2)
 
-    def loss(log_temperature: float) -> float:
-        temperature = math.exp(log_temperature)
-        return linear / temperature + float((gaps / -temperature).exp_().sum(dim=1).log().mean())
+    def too_sure(log_temperature: float) -> float:
+        return float((gaps / -math.exp(log_temperature)).exp_().sum(dim=1).reciprocal_().mean()) - right
 
-    center, width = math.log(spread), math.log(1e3)
-    found = minimize_scalar(loss, bounds=(center - width, center + width), method="bounded", options={"xatol": 1e-4})
-    return math.exp(found.x)
+    low, high = math.log(spread) - math.log(1e3), math.log(spread) + math.log(1e3)
+    if too_sure(low) <= 0:
+        return math.exp(low)
+    if too_sure(high) >= 0:
+        return math.exp(high)
+    return math.exp(brentq(too_sure, low, high, xtol=1e-4))
 
 
 @dataclass(frozen=True)
