@@ -20,6 +20,8 @@ from protodrift.experiments.setup import Network
 from protodrift.experiments.tree import Tree
 from protodrift.methods import Method
 from protodrift.model.export import export_onnx
+from protodrift.objectives import Triplet
+from protodrift.penalties import Penalty
 from protodrift.readouts import ExpertGate, Mahalanobis, Readout, StreamingLDA
 from protodrift.training.config import Training
 from tests.own_parts import OwnMeanShift, OwnMedianShift, OwnProduct
@@ -40,6 +42,43 @@ def test_what_an_interface_needs_is_asked_for_when_a_part_is_made():
     for kind, missing in ((NoFit, "fit"), (NoScores, "scores"), (NoExplain, "explain")):
         with pytest.raises(TypeError, match=missing):
             kind()
+
+
+def test_a_method_with_another_signature_is_refused_when_its_class_is_defined():
+    def fit(self, z_old, z_new): ...
+
+    def loss(self, step, more): ...
+
+    def penalty(self, step, *, state): ...
+
+    def explain(self): ...
+
+    def keeps(self): ...
+
+    for base, method, message in (
+        (Drift, fit, r"Mine.fit\(self, z_old, z_new\) does not .* Write def fit\(self, z_old, z_new, targets=None\)"),
+        (Triplet, loss, r"Mine.loss\(self, step, more\) does not take what Objective.loss .* def loss\(self, step\)"),
+        (Penalty, penalty, r"Mine.penalty\(self, step, \*, state\) .* def penalty\(self, step, state\)"),
+        (FittedDrift, explain, r"Mine.explain\(self\) does .* Write def explain\(self, prototypes\)"),
+        (Readout, keeps, "Mine.keeps is read without being called: write @property above def keeps"),
+    ):
+        with pytest.raises(InputError, match=message):
+            type("Mine", (base,), {method.__name__: method, "__module__": __name__})
+
+
+def test_a_method_may_name_its_arguments_otherwise_and_take_more():
+    @dataclass(frozen=True)
+    class OtherNames(Drift):
+        def fit(self, before, after, labels=None, *, slow=False):
+            return OwnMeanShift().fit(before, after)
+
+    @dataclass(frozen=True)
+    class AnyNumber(Drift):
+        def fit(self, *pairs, **options):
+            return OwnMeanShift().fit(*pairs)
+
+    for kind in (OtherNames, AnyNumber):
+        assert Method(drift=kind()).drift.fit(torch.zeros(2, 3), torch.ones(2, 3), None).shift.tolist() == [1, 1, 1]
 
 
 def test_hooks_that_are_not_there_say_what_to_do():

@@ -190,8 +190,9 @@ def run(args: argparse.Namespace) -> int:
     if not document:
         return 0  # a rank that does not write
     print(summary_text(document))
+    rows, seeds = ({entry[name] for entry in document["results"]} for name in ("method", "seed"))  # earlier ones too
     print(
-        f"\n{len(recipe.methods)} methods x {len(document['tasks'])} tasks x {len(args.seeds)} seeds rest on "
+        f"\n{len(rows)} methods x {len(document['tasks'])} tasks x {len(seeds)} seeds rest on "
         f"{document['trainings']} trainings of a task.\ncomputed with {tuned}\nwrote {out / 'results.json'}"
     )
     return 0

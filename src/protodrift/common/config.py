@@ -10,9 +10,11 @@ Each class declares the rules of its fields in one table, `rules`, and they are 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -109,6 +111,60 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def check_signatures(cls: type) -> None:
+    """Refuse a class whose methods cannot be called as those of the base class of this package that they replace.
+
+    Raises:
+        InputError: naming the method, its signature and the one that is expected.
+
+    >>> class Base:
+    ...     def fit(self, z_old, z_new, targets=None): ...
+    >>> Base.__module__ = "protodrift.example"
+    >>> class Mine(Base):
+    ...     def fit(self, z): ...
+    >>> check_signatures(Mine)
+    Traceback (most recent call last):
+        ...
+    protodrift.errors.InputError: Mine.fit(self, z) does not take what Base.fit is given. Write def fit(self, z_old,
+    z_new, targets=None).
+    """
+    package = __name__.partition(".")[0]
+    bases = [base for base in reversed(cls.__mro__[1:]) if base.__module__.partition(".")[0] == package]
+    for name, own in vars(cls).items():
+        base = next((base for base in bases if name in vars(base)), None)
+        if base is None or name.startswith("_") or not isinstance(own, FunctionType):
+            continue
+        given = vars(base)[name]
+        if isinstance(given, property):
+            raise InputError(f"{cls.__name__}.{name} is read without being called: write @property above def {name}.")
+        if isinstance(given, FunctionType) and not _takes(own, given):
+            raise InputError(
+                f"{cls.__name__}.{name}{_bare(own)} does not take what {base.__name__}.{name} is given. Write def "
+                f"{name}{_bare(given)}."
+            )
+
+
+def _takes(own: FunctionType, given: FunctionType) -> bool:
+    """Whether a function takes all arguments of another one, and only those it must have, by position."""
+    signature, parameters = inspect.signature(own), inspect.signature(given).parameters.values()
+    named = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+    placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in placed if p.default is p.empty]
+    try:
+        signature.bind(*placed, **named)
+        signature.bind(*needed, **{name: p for name, p in named.items() if p.default is p.empty})
+    except TypeError:
+        return False
+    return True
+
+
+def _bare(function: FunctionType) -> inspect.Signature:
+    """Return a signature without annotations."""
+    signature = inspect.signature(function)
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=bare, return_annotation=signature.empty)
+
+
 _REGISTRY: dict[str, type[Config]] = {}
 
 
@@ -117,7 +173,8 @@ class Config(metaclass=ABCMeta):  # noqa: B024, its children have abstract metho
     """Base of all configuration objects. Subclasses are frozen dataclasses and register themselves by name.
 
     Raises:
-        InputError: when an object is made whose class is no frozen dataclass, or whose options break the rules.
+        InputError: when an object is made whose class is no frozen dataclass, or whose options break the rules; when
+            a class is defined whose methods cannot be called as those of its base class.
         TypeError: when an object is made whose class lacks an abstract method.
     """
 
@@ -127,6 +184,7 @@ class Config(metaclass=ABCMeta):  # noqa: B024, its children have abstract metho
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        check_signatures(cls)
         there = _REGISTRY.get(cls.__name__)
         package = __name__.partition(".")[0]
         if there is not None and there.__module__ != cls.__module__ and there.__module__.partition(".")[0] == package:

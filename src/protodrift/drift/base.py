@@ -6,11 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, overload
+from typing import Any, ClassVar, overload
 
 import torch
 
-from ..common.config import Config
+from ..common.config import Config, check_signatures
 from ..common.covariance import Covariance
 from ..common.sums import Sums
 from ..errors import InputError
@@ -25,6 +25,10 @@ class FittedDrift(ABC):
     A subclass has `explain`. Optional: `maps` and `noise`, if it says how a class is stretched and not only where it
     goes; `linear`, if it is one linear map; `gaussians`, if it moves covariances in another way.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_signatures(cls)
 
     @abstractmethod
     def explain(self, prototypes: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

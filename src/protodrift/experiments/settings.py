@@ -94,7 +94,7 @@ def _has(method: Method, key: str) -> bool:
     axis, _, field = key.partition(".")
     if axis in AXES:
         return not field or field in {name for _, name in _fields_of_axis(method, axis)}
-    return bool(_owners(method, key))
+    return bool(_all_owners(method, key))
 
 
 def _with(method: Method, key: str, text: str, row: str) -> Method:
@@ -187,9 +187,13 @@ def _split(text: str) -> list[str]:
 
 def _owners(config: Config, key: str) -> list[str]:
     """Return the one kind of thing that has a field of this name, or none."""
-    here = "Method" if isinstance(config, Method) else "recipe"
-    owners = sorted({owner for owner, name in _fields(config, here) if key in (name, f"{owner}.{name}")})
+    owners = _all_owners(config, key)
     return [_one(owners, key)] if owners else []
+
+
+def _all_owners(config: Config, key: str) -> list[str]:
+    here = "Method" if isinstance(config, Method) else "recipe"
+    return sorted({owner for owner, name in _fields(config, here) if key in (name, f"{owner}.{name}")})
 
 
 def _one(owners: list[str], key: str) -> str:
