@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import protodrift
 
@@ -94,3 +95,28 @@ def test_the_version_has_one_value():
 
 def test_the_package_is_marked_as_typed():
     assert (ROOT / "src/protodrift/py.typed").exists()
+
+
+def test_the_workflow_runs_targets_of_the_makefile_and_all_that_ci_runs():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    steps = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    run = {step.removeprefix("make ") for step in steps}
+    assert run <= targets
+    assert set(re.findall(r"^make ([\w-]+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)) <= run
+
+
+@pytest.mark.parametrize(
+    "path", [".pre-commit-config.yaml", *(f".github/ISSUE_TEMPLATE/{n}.yml" for n in ("bug", "idea"))]
+)
+def test_files_for_pre_commit_and_github_can_be_read(path):
+    document = yaml.safe_load((ROOT / path).read_text())
+    assert document.keys() >= ({"repos"} if path.startswith(".pre") else {"name", "description", "body"})
+    for entry in document.get("body", ()):
+        assert entry["attributes"]["label"]
+
+
+def test_the_citation_names_this_version_and_its_license():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert str(citation["version"]) == protodrift.__version__
+    assert f'license = "{citation["license"]}"' in (ROOT / "pyproject.toml").read_text()

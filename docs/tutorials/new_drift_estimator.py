@@ -145,9 +145,9 @@ for name, share in closed.items():
     print(f"{name:14} closes {share:5.0%} of the gap to the oracle")
 
 # %% [markdown]
-# The idea fails: the median does no better than nothing, and SDC, a plain mean, is far ahead. Outliers were not the
-# problem here. The images of two new classes move in two directions, and a median picks one of them. That took a
-# minute to find out, which is the point.
+# The idea fails here: the median does no better than nothing, and SDC, a weighted mean, is far ahead. The table says
+# that, and not why: whether outliers, the choice of neighbors or the median itself is to blame would be the next
+# experiment. That took a minute to find out, which is the point.
 #
 # Digits are a smoke test: whether an idea is any good shows on CIFAR-100 and CUB-200, in a recipe.
 # [Drift estimators](../drift.md) has the ones that were tried, and [results](../results/drift.md) how they did.
