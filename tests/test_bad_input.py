@@ -179,7 +179,7 @@ def test_predict_of_nothing_is_refused(two_clouds):
         ({"temperature": float("nan")}, "temperature=nan must be a finite number"),
         ({"channels": "frist"}, "channels='frist' is unknown. Did you mean 'first'"),
         ({"random_state": -1}, "random_state=-1 must be at least 0"),
-        ({"random_state": None}, "random_state=None must be a whole number"),
+        ({"random_state": 1.5}, "random_state=1.5 must be a whole number"),
         ({"verbose": 1}, "verbose=1 must be True or False"),
         ({"device": "gpu"}, "device='gpu' cannot be used here.*Use device='cpu'"),
         ({"training": 30}, r"training=30 must be a Training object, e.g. Training\(epochs=30\)"),

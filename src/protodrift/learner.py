@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import column_or_1d
 from torch import nn
 
@@ -39,7 +39,7 @@ from .readouts import NearestClassMean, Readout
 from .training.calibration import UNKNOWN_RATE
 from .training.checkpoint import Checkpoint
 from .training.config import Training
-from .training.parameters import RULES
+from .training.parameters import RULES, Known, refuse_arguments, seed_of
 from .training.recognition import Recognized, checked_embeddings, probabilities, recognize, scores_of, view_of
 from .training.state import LearnedTask, LearnerState, check_fixed, check_new_classes
 from .training.task import TaskPlan, learn
@@ -52,7 +52,7 @@ DEFAULT_TRAINING = Training(epochs=10, learning_rate=3e-4, later_learning_rate=3
 (measured in `results/defaults.md`)."""
 
 
-class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class _Estimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """An estimator of scikit-learn around a `LearnerState`: parameters by name, and answers of what was learned."""
 
     state_: LearnerState
@@ -129,8 +129,7 @@ class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ign
         return scores_of(self._learned(), self._checked_readout(), self._embed(X))
 
     def _checked_readout(self) -> Readout:
-        """Return the read-out, checked: it may have been set since the last task."""
-        return Method(objective=self.objective, readout=self.readout).readout
+        return Method(objective=self.objective, readout=self.readout).readout  # it may have been set just now
 
     def _checked(self, name: str) -> Any:
         check(type(self).__name__, {name: RULES[name]}, {name: getattr(self, name)})  # it may have been set just now
@@ -159,6 +158,10 @@ class _Estimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ign
     def n_features_in_(self) -> int:
         """Values per input: D of feature vectors, C x H x W of images."""
         return math.prod(self._learned().spec.shape)
+
+    @property
+    def _n_features_out(self) -> int:  # scikit-learn names the columns of `transform` by it
+        return self.network_.embedding_dim
 
     @property
     def network_(self) -> Embedder:
@@ -253,8 +256,8 @@ class IncrementalClassifier(_Estimator):
         Of `recognize`: the share of images of known classes that may be called unknown; 0: none ever is.
     channels : {"auto", "first", "last"}, default="auto"
         Where the channel axis of four-dimensional X is.
-    random_state : int, default=0
-        One seed, one result: bit for bit on the same machine, torch and thread count.
+    random_state : int or None, default=0
+        One seed, one result: bit for bit on the same machine, torch and thread count. None: numpy draws one per task.
     device : str, default="cpu"
         Where to train and predict.
     verbose : bool, default=False
@@ -319,7 +322,7 @@ class IncrementalClassifier(_Estimator):
         temperature: float | Literal["auto"] = 0.1,
         unknown_rate: float = UNKNOWN_RATE,
         channels: Literal["auto", "first", "last"] = "auto",
-        random_state: int = 0,
+        random_state: int | None = 0,
         device: str = "cpu",
         verbose: bool = False,
     ) -> None:
@@ -363,15 +366,14 @@ class IncrementalClassifier(_Estimator):
             del options["backbone"]
         return cls().set_params(**{**options, **params})
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Forget everything and learn one task."""
+    def fit(self, X: Any, y: Any = None, **others: Any) -> Self:
+        """Forget everything and learn one task. Sample weights are refused."""
+        refuse_arguments("fit", others)
         with alone(self), own_modes():
             self.state_ = self._learn(None, X, y)
         return self
 
-    def partial_fit(
-        self, X: Any, y: Any = None, classes: Any = None, *, known: Literal["error", "skip", "refresh"] = "error"
-    ) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, *, known: Known = "error", **others: Any) -> Self:
         """Learn one task of new classes.
 
         Args:
@@ -386,6 +388,7 @@ class IncrementalClassifier(_Estimator):
             InputError: for anything that cannot be used, and in a second thread. The classifier is what it was.
             DivergedError: if training met a loss that is not finite. The classifier is what it was.
         """
+        refuse_arguments("partial_fit", others)
         check(type(self).__name__, {"known": one_of("error", "skip", "refresh")}, {"known": known})
         with alone(self), own_modes():
             self.state_ = self._learn(getattr(self, "state_", None), X, y, announced=classes, known=known)
@@ -431,6 +434,7 @@ class IncrementalClassifier(_Estimator):
             source: where the images come from, in a word.
         """
         method, fixed = self.method, {name: as_tuples(getattr(self, name)) for name in FIXED}
+        seed = seed_of(self.random_state)
         if state is not None:
             check_fixed(state, fixed, method.readout)
         build = partial(
@@ -439,12 +443,12 @@ class IncrementalClassifier(_Estimator):
             spec,
             **embedding_options(self.objective, self.embedding_dim, self.normalize),
             weights=self.weights,
-            seed=self.random_state,
+            seed=seed,
             crop=self.crop,
             standardize=fixed["standardize"],
         )
         views = default_augmentation(spec) if self.augment == "auto" else self.augment
-        told, seed = (on_progress, checkpoint, self.verbose, source), self.random_state
+        told = (on_progress, checkpoint, self.verbose, source)
         plan = TaskPlan(method, self.training, views, seed, fixed, self.held_out, build, self.device, *told)
         with own_modes():
             return learn(plan, state, spec, examples)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from sklearn.utils import check_random_state
 from torch import nn
 
 from ..common.config import Rule, flag, number, one_of, optional, whole
 from ..data.views import Augmentation
+from ..distributed import launched
 from ..drift import Drift
-from ..errors import did_you_mean
+from ..errors import InputError, did_you_mean
 from ..methods import Schedule
 from ..networks.build import BACKBONES
 from ..networks.standardize import standardization
 from ..readouts import Readout
 from .config import Training
+
+Known = Literal["error", "skip", "refresh"]
+"""What `partial_fit` does with images of classes that were learned before."""
 
 
 def _temperature(value: Any) -> str | None:
@@ -90,8 +96,38 @@ RULES: dict[str, Rule] = {
     "temperature": _temperature,
     "unknown_rate": number(0, 1),
     "channels": one_of("auto", "first", "last"),
-    "random_state": whole(0),
+    "random_state": optional(whole(0)),
     "device": _device,
     "verbose": flag,
 }
 """What each parameter may be; `Method` checks that a part is of the right kind."""
+
+
+def seed_of(random_state: int | None) -> int:
+    """Return the seed of a task: `random_state`; for None one that numpy's global generator draws.
+
+    Raises:
+        InputError: for None on several ranks, which would each draw another one.
+    """
+    if random_state is not None:
+        return random_state
+    if launched():
+        raise InputError("random_state=None would draw another seed on every rank. Give a number.")
+    return int(check_random_state(None).randint(2**31 - 1))
+
+
+def refuse_arguments(method: str, others: Mapping[str, Any]) -> None:
+    """Refuse arguments that `fit` and `partial_fit` do not have; a `sample_weight` of None is none.
+
+    Raises:
+        InputError: for sample weights.
+        TypeError: for any other name.
+    """
+    for name, value in others.items():
+        if name != "sample_weight":
+            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+        if value is not None:
+            raise InputError(
+                f"{method}: sample_weight is not supported. A prototype is the plain mean of its class's images, and "
+                "batches are drawn by class. Leave images out, or give those twice that count twice."
+            )
