@@ -148,15 +148,19 @@ def left_out_accuracy(z: torch.Tensor, targets: torch.Tensor, classes: int) -> f
     >>> left_out_accuracy(torch.tensor([[0.0], [1.0], [5.0], [6.0]]), torch.tensor([0, 0, 1, 1]), 2)
     1.0
     """
-    z = z.double()
     counts = torch.bincount(targets, minlength=classes)
-    sums = torch.zeros(classes, z.shape[1], dtype=z.dtype).index_add(0, targets, z)
+    sums = torch.zeros(classes, z.shape[1], dtype=torch.float64)
+    rows = max(1, 2**18 // max(1, z.shape[1]))  # 2 MB at once: embeddings may be a file beyond memory
+    parts = list(zip(z.split(rows), targets.split(rows), strict=True))
+    for part, own in parts:
+        sums.index_add_(0, own, part.double())
     means = sums / counts.clamp(min=1)[:, None]
     right = 0
-    for rows in torch.arange(len(z)).split(4096):
-        own, other = targets[rows], torch.cdist(z[rows], means)
-        without = (sums[own] - z[rows]) / (counts[own] - 1).clamp(min=1)[:, None]
-        distance = torch.linalg.vector_norm(z[rows] - without, dim=1)
+    for single, own in parts:
+        part = single.double()
+        other = torch.cdist(part, means)
+        without = (sums[own] - part) / (counts[own] - 1).clamp(min=1)[:, None]
+        distance = torch.linalg.vector_norm(part - without, dim=1)
         other[:, counts == 0] = torch.inf
         other.scatter_(1, own[:, None], torch.inf)
         right += int(((distance < other.min(dim=1).values) & (counts[own] > 1)).sum())
