@@ -2,7 +2,7 @@
 
 python -m benchmarks.photo_defaults lay CUB_200_2011 OUT          links: val (choose), cub (report), strangers
 python -m benchmarks.photo_defaults frozen OUT/val 160 192        frozen network, nearest mean and SLDA, at these sizes
-python -m benchmarks.photo_defaults trained OUT/cub 96            trained as `learn --train` does: SDC, nothing, joint
+python -m benchmarks.photo_defaults trained OUT/cub 96            as `learn --train` does, against a frozen network, and joint
 python -m benchmarks.photo_defaults policies OUT/val 96 pretrained 3e-5 1e-5 94  rates and steps of `learn --train`
 """
 
@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import clone
 
-from protodrift import SDC, IncrementalClassifier, NearestClassMean, StreamingLDA, Training
+from protodrift import IncrementalClassifier, NearestClassMean, StreamingLDA, Training
 from protodrift.common.covariance import Covariance
 from protodrift.data import Examples
 from protodrift.data.folder import find_photos, photo_spec, read_photos
 from protodrift.drift import Gated, LocalLinear
 from protodrift.methods import Schedule
-from protodrift.model.defaults import DRIFT, training_for
+from protodrift.model.defaults import DRIFT, choose
 from protodrift.networks.build import build_embedder
 from protodrift.networks.embedder import embed
 from protodrift.prototypes.store import class_means
@@ -75,23 +76,21 @@ def frozen(root: Path, size: int) -> None:
 
 def trained(root: Path, size: int) -> None:
     months, test = read(root, size)
-    training, schedule = training_for({}, pretrained=True), Schedule(batch_norm="pretrained")
     truth = np.array(test.labels)
-    for drift in (DRIFT, SDC()):  # what `learn --train` does, and plain SDC; the same training
-        clf = IncrementalClassifier(**BACKBONE, training=training, schedule=schedule, drift=drift)
-        first_place: dict[object, np.ndarray] = {}
+    learning = choose(None, {}, {"train": True, "size": size}).classifier
+    rows = {
+        "as `learn --train`": clone(learning),
+        "without drift": clone(learning).set_params(drift=None),
+        "left as it is": clone(learning).set_params(schedule=Schedule(train="none"), penalty=None, drift=None),
+        "as `learn`": choose(None, {}, {"size": size}).classifier,
+    }
+    for name, clf in rows.items():
         for month in months:
             clf.partial_fit(month.images, list(month.labels))
-            for label, mean in zip(clf.classes_, clf.prototypes_, strict=True):
-                first_place.setdefault(label, mean)
-        print(f"{size} px, {drift}: {100 * (clf.predict(test.images) == truth).mean():.1f}")
-    z, means = clf.transform(test.images), np.stack([first_place[c] for c in clf.classes_])
-    answer = clf.classes_[((z[:, None] - means[None]) ** 2).sum(axis=2).argmin(axis=1)]
-    print(f"{size} px, nothing: {100 * (answer == truth).mean():.1f}", flush=True)
+        print(f"{size} px, {name}: {100 * (clf.predict(test.images) == truth).mean():.1f}", flush=True)
     together = Examples.concatenate(months)
-    joint = IncrementalClassifier(**BACKBONE, training=training, schedule=schedule)
-    joint.fit(together.images, list(together.labels))
-    print(f"{size} px, joint: {100 * (joint.predict(test.images) == truth).mean():.1f}")
+    learning.fit(together.images, list(together.labels))
+    print(f"{size} px, joint: {100 * (learning.predict(test.images) == truth).mean():.1f}")
 
 
 def policies(root: Path, size: int, batch_norm: str, first: float, later: float, steps: int) -> None:

@@ -16,6 +16,7 @@ from protodrift.common.covariance import Covariance
 from protodrift.distributed.passes import embedded
 from protodrift.drift import ADC
 from protodrift.errors import InputError
+from protodrift.experiments.recipes import get_recipe
 from protodrift.model.defaults import choose
 from protodrift.networks.embedder import embed
 from protodrift.readouts import Bayes, Mahalanobis, RidgeClassifier, StreamingLDA
@@ -171,9 +172,20 @@ def test_refresh_is_refused_where_it_means_nothing(make_classifier, vectors):
     kept = make_classifier(exemplars=Everything()).fit(*vectors("a", "b"))
     with pytest.raises(InputError, match="Everything keeps images of known classes"):
         kept.partial_fit(*vectors("a", "c"), known="refresh")
-    heads = make_classifier(objective=Softmax()).fit(*vectors("a", "b"))
-    with pytest.raises(InputError, match="trains each task's head alone"):
-        heads.partial_fit(*vectors("a", "c"), known="refresh")
+
+
+def test_where_each_task_has_a_head_photos_of_known_classes_are_merged_and_not_trained_on(make_classifier, vectors):
+    start = {"objective": Softmax(), "drift": None, "random_state": 0}
+    more, alone = (make_classifier(**start).fit(*vectors("a", "b")) for _ in range(2))
+    before = more.state_.prototypes
+    more.partial_fit(*vectors("a", "c", "d"), known="refresh")
+    alone.partial_fit(*vectors("c", "d"))
+    assert more.state_.tasks[-1].history
+    for one, other in zip(more.network_.parameters(), alone.network_.parameters(), strict=True):
+        assert torch.equal(one, other)
+    counts = dict(zip(more.state_.prototypes.labels, more.state_.prototypes.counts.tolist(), strict=True))
+    assert counts["a"] == 2 * dict(zip(before.labels, before.counts.tolist(), strict=True))["a"]
+    assert counts["b"] == dict(zip(before.labels, before.counts.tolist(), strict=True))["b"]
 
 
 # -- scikit-learn's ways, and other kinds of X ------------------------------------------------------------------------
@@ -282,9 +294,12 @@ def test_a_dataset_brings_its_own_labels(make_classifier):
 
 
 @pytest.mark.parametrize("photos", [5, 1000])
-def test_a_pretrained_network_makes_few_passes_and_keeps_its_statistics(photos):
-    """results/practitioner.md: thirty passes over a hundred photos, or statistics of them, spoil it."""
-    clf = choose(None, {"a": photos, "b": photos}, {"train": True, "size": 96}).classifier
-    assert (clf.training.epochs, clf.schedule.batch_norm, clf.weights) == (4, "pretrained", "pip")
-    assert choose(None, {"a": photos, "b": photos}, {"train": True, "epochs": 9}).classifier.training.epochs == 9
-    assert choose(None, {"a": photos, "b": photos}, {}).classifier.schedule.train == "none"
+def test_a_pretrained_network_learns_as_results_photos_measured(photos):
+    """Few passes and the pretrained statistics: thirty passes over a hundred photos, or statistics of them, spoil it."""
+    classes = {"a": photos, "b": photos}
+    clf = choose(None, classes, {"train": True, "size": 96}).classifier
+    row = get_recipe("cub200-six", "frontier").methods["Learned+ridge"]
+    assert (clf.training.epochs, clf.schedule.batch_norm, clf.weights) == (5, "pretrained", "pip")
+    assert clf.method == row
+    assert choose(None, classes, {"train": True, "epochs": 9}).classifier.training.epochs == 9
+    assert choose(None, classes, {}).classifier.schedule.train == "none"

@@ -1,7 +1,7 @@
 """How to learn from photos when the user does not say: chosen from what is installed and how many photos there are.
 
-Numbers for the pretrained network were measured: `results/practitioner.md` has the commands, and what else was tried.
-Those for a network from random weights are guesses.
+Numbers for the pretrained network were measured: `results/practitioner.md` and `results/photos.md` have the commands, and
+what else was tried. Those for a network from random weights are guesses.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sklearn.base import clone
 
 from ..drift import SDC, Gated
 from ..errors import InputError
+from ..experiments.recipes.photos import FRONTIER_TRAINING, LEARNED, LEARNED_DRIFT
 from ..learner import IncrementalClassifier
 from ..methods import Schedule
 from ..readouts import StreamingLDA
@@ -99,7 +100,7 @@ def choose(
         if "epochs" in wanted:
             raise InputError("--epochs has no effect on a network that is left as it is. Add --train to train it.")
         return Choice(clf, size, words)
-    training = training_for(classes, pretrained=pretrained)
+    training = FRONTIER_TRAINING if pretrained else training_for(classes)
     if "epochs" in wanted:
         training = replace(training, epochs=wanted["epochs"])
     if pretrained:
@@ -109,8 +110,11 @@ def choose(
             weights="pip",
             embedding_dim=None,
             training=training,
-            drift=DRIFT,
-            schedule=Schedule(batch_norm="pretrained"),  # a month of photos is too little to measure statistics anew
+            objective=LEARNED.objective,
+            penalty=LEARNED.penalty,
+            drift=LEARNED_DRIFT,
+            readout=LEARNED.readout,
+            schedule=LEARNED.schedule,
             image_size=size,
             **common,
         )
@@ -141,22 +145,18 @@ def _extended(
         raise InputError("--epochs has no effect: this model's network is left as it is. Leave it away.")
     if trains:
         new = {label: count for label, count in classes.items() if label not in set(again)}
-        training = training_for(new or classes, pretrained=clf.weights is not None)
+        training = training_for(new or classes) if clf.weights is None else clf.training
         clf.set_params(training=replace(training, epochs=wanted.get("epochs", training.epochs)))
     start = "the model's own network" if clf.backbone == "auto" else backbone_name(clf)
     how = f"trained {clf.training.epochs} epochs" if trains else "left as it is"
     return Choice(clf, size, f"network: {start}, {how}; photos at {size} x {size}")
 
 
-def training_for(classes: Mapping[str, int], *, pretrained: bool) -> Training:
-    """Choose epochs, learning rates and batches.
+def training_for(classes: Mapping[str, int]) -> Training:
+    """Choose epochs, learning rates and batches of a network from random weights.
 
-    A pretrained network is soon spoiled by few photos: four passes over them, whether they are a hundred or a thousand
-    (thirty over a hundred cost a third of the accuracy). From random weights, few photos get more passes: about 1,500
-    steps in all, at least 10 passes and at most 100.
+    Few photos get more passes: about 1,500 steps in all, at least 10 passes and at most 100.
     """
     batch = 32
-    if pretrained:
-        return Training(epochs=4, learning_rate=3e-5, later_learning_rate=1e-5, batch_size=batch)
     epochs = max(10, min(100, round(1500 * batch / max(1, sum(classes.values())))))
     return Training(epochs=epochs, learning_rate=1e-3, later_learning_rate=1e-4, batch_size=batch)

@@ -85,8 +85,9 @@ def learn(plan: TaskPlan, state: LearnerState | None, spec: InputSpec, examples:
         plan: how.
         state: what was known before it, or None.
         spec: what the images look like.
-        examples: its images. Classes that are known already are refreshed: their images take part in training and in
-            measuring drift, and are merged into the moved prototype, weighted by counts.
+        examples: its images. Classes that are known already are refreshed: their images take part in training (unless
+            each task has a head of its own) and in measuring drift, and are merged into the moved prototype, weighted
+            by counts.
     """
     method, seed, world = plan.method, plan.seed, current()
     shared = world if can_merge(method) else ALONE
@@ -198,11 +199,6 @@ def new_and_known(method: Method, known: tuple[Label, ...], examples: Examples) 
             f"{type(method.exemplars).__name__} keeps images of known classes, so they cannot be refreshed with "
             "others. Drop those images, or use a model that keeps none."
         )
-    if len(again) and not method.objective.spans_tasks:
-        raise InputError(
-            f"{method.objective} trains each task's head alone, so known classes cannot be refreshed. Drop those "
-            "images."
-        )
     return new, again
 
 
@@ -219,8 +215,8 @@ def train(
 ) -> Trained:
     """Train the network on all but the held-out images, (N,) bool, and consolidate: penalties and exemplars take what
     they keep."""
-    # Images of known classes train along like kept exemplars, for this task only.
-    seen = replace(before, exemplars=again) if len(again) else before
+    # Images of known classes train along like kept exemplars, for this task only, where one head answers for all.
+    seen = replace(before, exemplars=again) if len(again) and plan.method.objective.spans_tasks else before
     with (
         reporting(plan.verbose and plan.on_progress is None and world.is_first) as reporter,
         reporter.training(training_name(plan.method, task)) as shown,

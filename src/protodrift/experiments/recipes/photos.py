@@ -62,9 +62,10 @@ LEARNED = Method(
     schedule=Schedule(batch_norm="pretrained"),
 )
 """Cross-entropy over the task's own classes, features held near those of the network before; discriminant analysis."""
+LEARNED_DRIFT = RidgeToIdentity(1.0)
 FRONTIER_DRIFTS: dict[str, Drift] = {
     "SDC": DRIFT,
-    "ridge": RidgeToIdentity(1.0),
+    "ridge": LEARNED_DRIFT,
     "local linear": LocalLinear(),
     "GP": GaussianProcess(),
     "oracle": Oracle(),
