@@ -3,6 +3,7 @@
 python -m benchmarks.photo_defaults lay CUB_200_2011 OUT          links: val (choose), cub (report), strangers
 python -m benchmarks.photo_defaults frozen OUT/val 160 192        frozen network, nearest mean and SLDA, at these sizes
 python -m benchmarks.photo_defaults trained OUT/cub 96            as `learn --train` does, against a frozen network, and joint
+python -m benchmarks.photo_defaults pays PHOTOS 96 6 10 25        does training pay? six tasks of ten classes, 25 photos each
 python -m benchmarks.photo_defaults policies OUT/val 96 pretrained 3e-5 1e-5 94  rates and steps of `learn --train`
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
+from benchmarks.months import drawn, thinned
 from protodrift import IncrementalClassifier, NearestClassMean, StreamingLDA, Training
 from protodrift.common.covariance import Covariance
 from protodrift.data import Examples
@@ -74,23 +76,48 @@ def frozen(root: Path, size: int) -> None:
     print(size, {name: f"{100 * float((s.argmax(1) == truth).double().mean()):.1f}" for name, s in right.items()})
 
 
+def rows(size: int) -> dict[str, IncrementalClassifier]:
+    """Return the classifiers of `learn` and `learn --train`, and the read-out of the latter on the frozen network."""
+    learning = choose(None, {}, {"train": True, "size": size}).classifier
+    left = clone(learning).set_params(schedule=Schedule(train="none"), penalty=None, drift=None)
+    return {
+        "as `learn`": choose(None, {}, {"size": size}).classifier,
+        "its network with the read-out of `learn --train`": left,
+        "as `learn --train`": learning,
+    }
+
+
+def follow(name: str, clf: IncrementalClassifier, months: list[Examples], test: Examples) -> None:
+    """Learn month by month; print the accuracy left out and on test photos, after the first month and the last."""
+    said = []
+    for month in months:
+        clf.partial_fit(month.images, list(month.labels))
+        known = test.at(torch.from_numpy(np.isin(test.labels, clf.classes_)).nonzero().flatten())
+        held = clf.tasks_[-1].held_out
+        right = float((clf.predict(known.images) == np.array(known.labels)).mean())
+        said.append(f"{100 * right:.1f} (left out: {'-' if held is None else f'{100 * held[1]:.1f}'})")
+    print(f"{months[0].images.shape[-1]} px, {name}: {said[0]}, then {said[-1]}", flush=True)
+
+
 def trained(root: Path, size: int) -> None:
     months, test = read(root, size)
-    truth = np.array(test.labels)
-    learning = choose(None, {}, {"train": True, "size": size}).classifier
-    rows = {
-        "as `learn --train`": clone(learning),
-        "without drift": clone(learning).set_params(drift=None),
-        "left as it is": clone(learning).set_params(schedule=Schedule(train="none"), penalty=None, drift=None),
-        "as `learn`": choose(None, {}, {"size": size}).classifier,
-    }
-    for name, clf in rows.items():
-        for month in months:
-            clf.partial_fit(month.images, list(month.labels))
-        print(f"{size} px, {name}: {100 * (clf.predict(test.images) == truth).mean():.1f}", flush=True)
-    together = Examples.concatenate(months)
-    learning.fit(together.images, list(together.labels))
-    print(f"{size} px, joint: {100 * (learning.predict(test.images) == truth).mean():.1f}")
+    learning = rows(size)["as `learn --train`"]
+    for name, clf in rows(size).items():
+        follow(name, clf, months, test)
+    follow("as `learn --train`, without drift", clone(learning).set_params(drift=None), months, test)
+    follow("as `learn --train`, all at once", learning, [Examples.concatenate(months)], test)
+
+
+def pays(photos: Path, size: int, tasks: int, classes: int, count: int) -> None:
+    """As `benchmarks.months` draws them with seed 0; the classes beyond tasks x classes are not used."""
+    found = thinned(find_photos(photos), tasks * classes + 1, 2 * count)
+    examples = read_photos(found, size).examples
+    split = drawn([str(label) for label in examples.labels], tasks, classes, 0)
+    months = [examples.at(torch.from_numpy(month)) for month in split.learn]
+    test = examples.at(torch.from_numpy(np.concatenate(split.test)))
+    print(f"{photos.name}: {tasks} tasks, {sum(map(len, months))} photos to learn, {len(test)} to test", flush=True)
+    for name, clf in rows(size).items():
+        follow(name, clf, months, test)
 
 
 def policies(root: Path, size: int, batch_norm: str, first: float, later: float, steps: int) -> None:
@@ -121,5 +148,8 @@ if __name__ == "__main__":
             frozen(Path(where), int(text))
     elif command == "policies":
         policies(Path(where), int(rest[0]), rest[1], float(rest[2]), float(rest[3]), int(rest[4]))
+    elif command == "pays":
+        torch.set_num_threads(1)
+        pays(Path(where), *map(int, rest))
     else:
         trained(Path(where), int(rest[0]))

@@ -229,13 +229,13 @@ def recipe_of(
 
 
 def _folder_recipe(data: str | Path, label_by: LabelBy | None = None) -> Recipe:
-    """Return the recipe "folder" with the network, size and rates that `protodrift learn --train` would choose."""
+    """Return the recipe "folder" with the network and the size that `protodrift learn` would choose."""
     counts = Counter(label for _, label in scan_folder(data, label_by=label_by).files)
     if not defaults.pretrained_installed():
-        training = defaults.training_for(counts, pretrained=False)
+        training = defaults.training_for(counts)
         return replace(get_recipe("folder"), size=defaults.PLAIN_SIZE, training=training)
     network = Network(defaults.BACKBONE, embedding_dim=None, weights="pip")
-    return photo_recipe(network, defaults.PHOTO_SIZE, defaults.training_for(counts, pretrained=True), len(counts))
+    return photo_recipe(network, defaults.PHOTO_SIZE, len(counts))
 
 
 def _recipe_for(data: Any, size: int | None, channels: Channels, name: str) -> tuple[Recipe, runs.Data]:
