@@ -2,8 +2,8 @@
 
 python -m benchmarks.photo_defaults lay CUB_200_2011 OUT          links: val (choose), cub (report), strangers
 python -m benchmarks.photo_defaults frozen OUT/val 160 192        frozen network, nearest mean and SLDA, at these sizes
-python -m benchmarks.photo_defaults trained OUT/cub 96            as `learn --train` does, against a frozen network, and joint
-python -m benchmarks.photo_defaults pays PHOTOS 96 6 10 25        does training pay? six tasks of ten classes, 25 photos each
+python -m benchmarks.photo_defaults trained OUT/cub 96            as `learn --train`, against `learn`, and joint
+python -m benchmarks.photo_defaults pays PHOTOS 96 6 10 25        does training pay? tasks, classes, photos per class
 python -m benchmarks.photo_defaults policies OUT/val 96 pretrained 3e-5 1e-5 94  rates and steps of `learn --train`
 """
 

@@ -295,7 +295,7 @@ def test_a_dataset_brings_its_own_labels(make_classifier):
 
 @pytest.mark.parametrize("photos", [5, 1000])
 def test_a_pretrained_network_learns_as_results_photos_measured(photos):
-    """Few passes and the pretrained statistics: thirty passes over a hundred photos, or statistics of them, spoil it."""
+    """Few passes and the pretrained statistics: thirty over a hundred photos, or statistics of them, spoil it."""
     classes = {"a": photos, "b": photos}
     clf = choose(None, classes, {"train": True, "size": 96}).classifier
     row = get_recipe("cub200-six", "frontier").methods["Learned+ridge"]

@@ -1,7 +1,7 @@
 """How to learn from photos when the user does not say: chosen from what is installed and how many photos there are.
 
-Numbers for the pretrained network were measured: `results/practitioner.md` and `results/photos.md` have the commands, and
-what else was tried. Those for a network from random weights are guesses.
+Numbers for the pretrained network were measured: `results/practitioner.md` and `results/photos.md` have the commands,
+and what else was tried. Those for a network from random weights are guesses.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ ESTIMATORS: dict[str, Drift] = {
 """What may stand in the place of SDC, as rows E-FT+NAME: read-outs of one training."""
 
 FEW_PASSES = Training(epochs=4, learning_rate=3e-5, later_learning_rate=1e-5, batch_size=32)
-"""Of metric losses: few photos soon spoil a pretrained network (results/practitioner.md: thirty passes cost a third)."""
+"""Of metric losses: few photos soon spoil a pretrained network, see results/practitioner.md."""
 
 
 def _smaller(method: Method) -> Method:
