@@ -96,7 +96,12 @@ def _run(args: argparse.Namespace) -> int:
     with joined():
         if not getattr(args, "on_ranks", False):
             raise InputError("torchrun starts several processes, and only `run` and `learn` share work among them.")
-        return run(args)
+        status = run(args)
+    # All is done and on disk. torch's threads between ranks now and then abort while the interpreter takes itself apart
+    # ("terminate called without an active exception"), and torchrun would call the run failed.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 @contextlib.contextmanager
