@@ -8,6 +8,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,6 @@ def _main(args: list[str], cwd: Path, out: Path, err: Path) -> None:
     os.chdir(cwd)
     for path, stream in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), stream)
-    os.environ["OMP_NUM_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server of processes ignores it
     sys.argv = ["protodrift", *args]
     runpy.run_module("protodrift", run_name="__main__")
@@ -35,6 +35,9 @@ def server():
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sklearn.base", "torch", "tests.cli.conftest"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # read once, when torch is imported
+        forkserver.ensure_running()
     return context
 
 
