@@ -51,7 +51,7 @@ def register(commands: Commands) -> None:
     parser.add_argument("--data", metavar="DIR", help="the data folder, for recipes that need one")
     add_label_by(parser)
     parser.add_argument("--methods", metavar="A,B", help="some of the recipe's methods (default: all)")
-    parser.add_argument("--seeds", type=_seeds, default=(0,), metavar="0,1,2", help="training seeds (default: 0)")
+    parser.add_argument("--seeds", type=seeds, default=(0,), metavar="0,1,2", help="training seeds (default: 0)")
     parser.add_argument("--skip-bad-images", action="store_true", help="leave out images that cannot be decoded")
     parser.add_argument(
         "--threads", type=whole_number(1), metavar="N", help="threads of each computation (default: torch's choice)"
@@ -150,16 +150,21 @@ def chosen_recipe(args: argparse.Namespace, sweeps: Iterable[str] = (), **more: 
     return swept(recipe, settings_in(sweeps), all_methods)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def seeds(text: str) -> tuple[int, ...]:
+    """Return training seeds; an argparse type.
+
+    >>> seeds("0,2,2")
+    (0, 2)
+    """
     try:
-        seeds = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"seeds are whole numbers with commas between, as in 0,1,2; got {text!r}"
         ) from None
-    if min(seeds) < 0:
+    if min(found) < 0:
         raise argparse.ArgumentTypeError(f"a seed is 0 or more; got {text!r}")
-    return seeds
+    return found
 
 
 def run(args: argparse.Namespace) -> int:

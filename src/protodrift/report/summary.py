@@ -235,31 +235,48 @@ def finding(summaries: Summaries) -> str:
     )
 
 
-def not_learned(summaries: Summaries) -> str:
-    """Return a warning about rows that hardly learned their tasks, or "": what is compared with them is not shown.
+def unlearned(summaries: Summaries) -> tuple[dict[str, float], str]:
+    """Return the rows that hardly learned their tasks, each with its accuracy in percent, and what measures them.
 
     Such a row trains its network in every task, and answers tasks 2 to T just after each was learned worse than all
     networks of the table that stand still (E-Pre, E-Fix). Rows that were read out of one training are judged by the
-    best of them. A table without such a network gives no measure, and no warning.
+    best of them, and are all named. A table without such a network gives no measure: none, "".
     """
-    tasks = number_of_tasks(summaries)
-    if tasks < 2:
-        return ""
-    new = {name: 100 * float(one["new_task_accuracy"].mean[1:].mean()) for name, one in summaries.items()}
-    still = {name: new[name] for name, one in summaries.items() if one.stays}
+    if number_of_tasks(summaries) < 2:
+        return {}, ""
+    new = {name: _just_learned(one) for name, one in summaries.items()}
+    still = [name for name, one in summaries.items() if one.stays]
     if not still:
-        return ""
-    bar = min(still, key=lambda name: still[name])
-    trained: dict[tuple[str, Method], list[str]] = {}
+        return {}, ""
+    bar = min(still, key=lambda name: new[name])
+    best: dict[tuple[str, Method], float] = {}
     for name, one in summaries.items():
-        if not one.stays:
-            trained.setdefault(one.training, []).append(name)
-    low = [max(names, key=lambda name: new[name]) for names in trained.values()]
-    told = ", ".join(f"{name} {new[name]:.1f}" for name in low if new[name] < still[bar])
-    if not told:
+        best[one.training] = max(new[name], best.get(one.training, 0.0))
+    low = {name: new[name] for name, one in summaries.items() if not one.stays and best[one.training] < new[bar]}
+    return low, bar
+
+
+def _just_learned(one: Summary) -> float:
+    """Return the accuracy on tasks 2 to T, each just after it was learned, in percent."""
+    return 100 * float(one["new_task_accuracy"].mean[1:].mean())
+
+
+def not_learned(summaries: Summaries) -> str:
+    """Return a warning about rows that hardly learned their tasks (`unlearned`), or "": see there.
+
+    Of rows that were read out of one training the best is told.
+    """
+    low, bar = unlearned(summaries)
+    if not low:
         return ""
+    trained: dict[tuple[str, Method], list[str]] = {}
+    for name in low:
+        trained.setdefault(summaries[name].training, []).append(name)
+    best = [max(names, key=lambda name: low[name]) for names in trained.values()]
+    told = ", ".join(f"{name} {low[name]:.1f}" for name in best)
+    tasks = number_of_tasks(summaries)
     return (
         f"Warning: not learned. On tasks 2 to {tasks}, each just after it was learned, {told}\u00a0%: "
-        f"worse than a network that stands still ({bar}, {still[bar]:.1f}\u00a0%). The rate is too small or "
-        "the penalty too strong: that other rows are above these says nothing about methods."
+        f"worse than a network that stands still ({bar}, {_just_learned(summaries[bar]):.1f}\u00a0%). The rate is too "
+        "small or the penalty too strong: that other rows are above these says nothing about methods."
     )
