@@ -101,6 +101,7 @@ def birds():
         ("photos", "Flowers-102", "flowers102_frontier"),
         ("photos", "Caltech-101", "caltech101_frontier"),
         ("mnist_2d", "", "mnist_2d"),
+        ("flowers102_six", "", "flowers102_six"),
         ("photos", "Seventy classes that nothing was chosen on", "cub200_frontier_untuned"),
     ],
 )
@@ -155,7 +156,15 @@ def test_rows_that_did_not_learn_are_named_on_their_page(page, named):
     assert told in text
 
 
-RUNS = ["cub200_six", "cifar100_eleven", "cifar100_joint", "cub200_multi_similarity", "cub200_angular", "mnist_2d"]
+RUNS = [
+    "cub200_six",
+    "cifar100_eleven",
+    "cifar100_joint",
+    "cub200_multi_similarity",
+    "cub200_angular",
+    "mnist_2d",
+    "flowers102_six",
+]
 
 
 @pytest.fixture(scope="module")
